@@ -1,0 +1,1 @@
+"""What the scheduler would choose, for people and tests: CEL and the structured allocation rules."""

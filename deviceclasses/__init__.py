@@ -1,0 +1,1 @@
+"""What can be asked for: names, attributes, capacities, opaque configs, the DeviceClass catalogue."""

@@ -1,0 +1,1 @@
+"""Talking to the API server: narrow client, list-watch, apply, events, leases."""

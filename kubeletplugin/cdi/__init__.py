@@ -1,0 +1,1 @@
+"""CDI specs: the driver's and one small one per claim."""

@@ -1,0 +1,1 @@
+"""The kubelet's side of the claim route: sockets, registration, gRPC services."""

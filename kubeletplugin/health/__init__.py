@@ -1,0 +1,1 @@
+"""A verdict per device with its evidence."""

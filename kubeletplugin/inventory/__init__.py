@@ -1,0 +1,1 @@
+"""NVML turned into devices, each GPU probed on its own."""

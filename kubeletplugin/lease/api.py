@@ -1,0 +1,25 @@
+"""What the rest of the agent may ask of the lease (implemented by lease.Lease)."""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+
+class Fence(Protocol):
+    """Proof, at the moment of a side effect, that this instance is still the active one (model.md, R_LOCK).
+
+    Every rename and unlink in the CDI folder, ledger commit and answer happens inside ``held()``. It takes a shared
+    flock on the lease file without waiting and reads the epoch inside it; NotActiveError when the lock isn't free at
+    once or the epoch isn't ours. Nothing that can hang (NVML, API, an await) may be done inside. Callable from any
+    thread.
+    """
+
+    def held(self) -> AbstractContextManager[None]: ...
+
+
+class AlwaysHeld:
+    """A fence for what has no second instance: tests, the demo, the command line."""
+
+    def held(self) -> AbstractContextManager[None]:
+        from contextlib import nullcontext
+
+        return nullcontext()

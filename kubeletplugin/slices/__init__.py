@@ -1,0 +1,1 @@
+"""ResourceSlices: built fresh, validated, written, read back, restored."""
