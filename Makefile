@@ -1,3 +1,78 @@
-.PHONY: lint
-lint:
-	ruff check .
+# Two commands for a fresh machine: `make demo` and `make test`. Both set themselves up in .venv first.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-$(shell cat uv.lock pyproject.toml | cksum | cut -d' ' -f1)
+PATHS := allocator controller deviceclasses gpuclaim kubeapi kubeletplugin proto tests
+
+.PHONY: help demo demo-node test lint types imports unit proto proto-check requirements cluster-test soak bench clean
+
+help:
+	@echo "make demo          a simulated GPU node in a terminal: no cluster, GPU or root"
+	@echo "make test          lint, types, import contracts, unit and contract tests"
+	@echo "make demo-node     the same story on a real one-node cluster (root, Go 1.26; minutes the first time)"
+	@echo "make cluster-test  the real-node suite (root and Go 1.26, or KUBECONFIG)"
+	@echo "make soak          what is too long for CI"
+	@echo "make bench         measurements, as ratios"
+	@echo "make proto         regenerate the gRPC stubs;  make requirements: requirements.txt from uv.lock"
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "gpuclaim needs Python 3.11 or newer; $(PYTHON) is older (set PYTHON=...)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || command -v uv >/dev/null || \
+	  { echo "python's venv module is missing: apt-get install python3-venv"; exit 1; }
+	@echo "setting up $(VENV) (a minute the first time) ..."
+	@if command -v uv >/dev/null; then \
+	  uv sync --quiet --frozen --all-extras --python "$(PYTHON)"; \
+	else \
+	  $(PYTHON) -m venv --clear $(VENV) && \
+	  $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt && \
+	  $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+	fi
+	@rm -f $(VENV)/.installed-* && touch $@
+
+demo: $(STAMP)
+	@$(BIN)/gpuclaim demo
+
+demo-node: $(STAMP)
+	@$(BIN)/python -m tests.cluster.demo_node
+
+test: lint types imports proto-check unit
+
+lint: $(STAMP)
+	@echo "lint ..."
+	@$(BIN)/ruff check $(PATHS)
+	@$(BIN)/ruff format --quiet --check $(PATHS)
+
+types: $(STAMP)
+	@echo "types ..."
+	@$(BIN)/mypy
+
+imports: $(STAMP)
+	@echo "import contracts ..."
+	@$(BIN)/lint-imports --no-logo
+
+proto-check: $(STAMP)
+	@$(BIN)/python proto/generate.py --check
+
+unit: $(STAMP)
+	@$(BIN)/pytest -q -n auto tests/unit tests/contract
+
+proto: $(STAMP)
+	@$(BIN)/python proto/generate.py
+
+requirements:
+	uv export --quiet --frozen --all-extras --all-groups --no-emit-project --no-header --format requirements-txt -o requirements.txt
+
+cluster-test: $(STAMP)
+	@$(BIN)/pytest -q -m cluster --timeout 300 tests/cluster
+
+soak: $(STAMP)
+	@$(BIN)/pytest -q -m soak --timeout 3600 tests/soak tests/cluster
+
+bench: $(STAMP)
+	@$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

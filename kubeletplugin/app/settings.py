@@ -1,0 +1,236 @@
+"""The agent's settings: what they are, where each value came from, and errors that name the nearest valid key.
+
+Precedence: flag, then environment (``GPUCLAIM_*``), then config file, then default. One name in three spellings:
+``--kubelet-root-dir``, ``GPUCLAIM_KUBELET_ROOT_DIR``, ``kubeletRootDir``. A list is a repeated flag, a variable
+with items separated by semicolons, or a YAML list.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from kubeletplugin.errors import FatalError
+
+ENV_PREFIX = "GPUCLAIM_"
+CONFIG_VERSION = "v1"
+
+
+class ExcludedGpu(BaseModel):
+    """A GPU that the agent leaves alone: ``gpu`` is its UUID or PCI address."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gpu: str = Field(min_length=1)
+    reason: str = "excluded by the operator"
+
+
+def _excluded(value: object) -> object:
+    if isinstance(value, str):
+        gpu, _, reason = value.partition("=")
+        return {"gpu": gpu, "reason": reason} if reason else {"gpu": gpu}
+    return value
+
+
+class Settings(BaseModel):
+    """Everything that can be configured; a field's description is its help text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    node_name: str = Field("", description="name of the Node object (in a pod: spec.nodeName)")
+    pod_uid: str = Field("", description="UID of the agent's pod, part of its socket names; default: made at start")
+    kubeconfig: str = Field(
+        "", description="kubeconfig file; default: $KUBECONFIG, in-cluster, ~/.kube/config"
+    )
+    kubelet_root_dir: Path = Field(Path("/var/lib/kubelet"), description="the kubelet's --root-dir")
+    cdi_dir: Path = Field(Path("/var/run/cdi"), description="folder for CDI specs that the container runtime watches")
+    host_root: Path = Field(Path("/"), description="where the host's root file system is seen by the agent")
+    driver_roots: tuple[str, ...] = Field(
+        ("/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia"),
+        description="roots on the host under which the GPU driver may be installed, tried in this order",
+    )
+    exclude: tuple[Annotated[ExcludedGpu, BeforeValidator(_excluded)], ...] = Field(
+        (), description="GPUs to leave alone: UUID or PCI address, optionally =reason"
+    )
+    machine: str = Field(
+        "", description="simulate this machine: a shipped name or a profile file"
+    )
+    machine_state: str = Field("", description="state file of the simulated machine; default: in the plugin's folder")
+    mig: tuple[str, ...] = Field(
+        (), description="static MIG layout of the simulated machine: 0=1g.10gb,3g.40gb (repeatable), or a layout file"
+    )
+    nvml_timeout: float = Field(10.0, gt=0, le=300, description="seconds after which an NVML call counts as hung")
+    rescan_interval: float = Field(30.0, ge=0.1, le=3600, description="seconds between two looks at the hardware")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_format: Literal["text", "json"] = Field("text", description="form of a log line")
+
+    @property
+    def plugin_dir(self) -> Path:
+        """The driver's own folder, beside which the kubelet expects its socket."""
+        return self.kubelet_root_dir / "plugins" / "gpu.nvidia.com"
+
+    @property
+    def registry_dir(self) -> Path:
+        return self.kubelet_root_dir / "plugins_registry"
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """Settings and, per field, the source of its value: a flag, a variable, a file or ``default``."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+    def as_lines(self) -> Iterable[str]:
+        """YAML that can be used as a config file, each value with its source as a comment."""
+        yield f"version: {CONFIG_VERSION}"
+        dumped = self.settings.model_dump(mode="json", by_alias=True)
+        for name, field in Settings.model_fields.items():
+            key = field.alias or name
+            text = yaml.safe_dump({key: dumped[key]}, default_flow_style=True, width=10_000).strip()
+            yield f"{text.removeprefix('{').removesuffix('}')}  # {self.sources[name]}"
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """`` (did you mean X?)``, or nothing when no valid word is near."""
+    found = difflib.get_close_matches(word, list(valid), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def _is_list(name: str) -> bool:
+    annotation = Settings.model_fields[name].annotation
+    return get_origin(annotation) is tuple
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _from_flags(arguments: Sequence[str]) -> dict[str, Any]:
+    names = {flag_of(name): name for name in Settings.model_fields}
+    values: dict[str, Any] = {}
+    queue = list(arguments)
+    while queue:
+        word = queue.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag not in names:
+            raise FatalError(f"unknown flag {flag}{nearest(flag, [*names, '--config', '--print-config', '--help'])}")
+        if not equals:
+            if not queue or queue[0].startswith("--"):
+                raise FatalError(f"flag {flag} needs a value")
+            value = queue.pop(0)
+        name = names[flag]
+        if _is_list(name):
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise FatalError(f"flag {flag} is given twice")
+        else:
+            values[name] = value
+    return values
+
+
+def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Values, and a warning for each variable of ours that means nothing.
+
+    Not an error: a Service called gpuclaim makes the kubelet set GPUCLAIM_SERVICE_HOST and the like.
+    """
+    names = {ENV_PREFIX + name.upper(): name for name in Settings.model_fields}
+    values: dict[str, Any] = {}
+    warnings = []
+    for variable, value in sorted(environment.items()):
+        if not variable.startswith(ENV_PREFIX) or variable == f"{ENV_PREFIX}CONFIG":
+            continue
+        name = names.get(variable)
+        if name is None:
+            if "_SERVICE_" not in variable and "_PORT" not in variable:
+                warnings.append(f"ignore unknown variable {variable}{nearest(variable, names)}")
+        else:
+            values[name] = [item for item in value.split(";") if item] if _is_list(name) else value
+    return values, warnings
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise FatalError(f"read config file {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise FatalError(f"parse config file {path}: {' '.join(str(error).split())}") from error
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise FatalError(f"config file {path} must be a map, not a {type(content).__name__}")
+    version = content.pop("version", None)
+    if version != CONFIG_VERSION:
+        stated = "has no version" if version is None else f"has version {version!r}"
+        raise FatalError(f"config file {path} {stated}: write `version: {CONFIG_VERSION}`")
+    names = {field.alias or name: name for name, field in Settings.model_fields.items()}
+    for key in content:
+        if key not in names:
+            raise FatalError(f"unknown key {key} in config file {path}{nearest(str(key), names)}")
+    return {names[key]: value for key, value in content.items()}
+
+
+def _explain(error: ValidationError, sources: Mapping[str, str]) -> str:
+    parts = []
+    for item in error.errors(include_url=False):
+        location = [str(part) for part in item["loc"]]
+        field = next((n for n, f in Settings.model_fields.items() if location[:1] in ([n], [f.alias])), location[0])
+        where = "".join(f"[{part}]" for part in location[1:])
+        choices = get_args(Settings.model_fields[field].annotation) if item["type"] == "literal_error" else ()
+        hint = nearest(str(item["input"]), map(str, choices)) if choices else ""
+        message = item["msg"][0].lower() + item["msg"][1:]
+        parts.append(f"{sources.get(field, 'setting')}{where}: {message}, not {item['input']!r}{hint}")
+    return "; ".join(parts)
+
+
+def load(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Effective, list[str]]:
+    """The effective settings and warnings. ``arguments`` may hold ``--config FILE``; FatalError on bad input."""
+    rest, config = list(arguments), environment.get(f"{ENV_PREFIX}CONFIG", "")
+    for index, word in enumerate(rest):
+        if word == "--config":
+            if index + 1 >= len(rest):
+                raise FatalError("flag --config needs a value")
+            config = rest[index + 1]
+            del rest[index : index + 2]
+            break
+        if word.startswith("--config="):
+            config = word.partition("=")[2]
+            del rest[index]
+            break
+    from_environment, warnings = _from_environment(environment)
+    layers: list[tuple[dict[str, Any], Any]] = []
+    if config:
+        layers.append((_from_file(Path(config)), lambda name: f"{config}"))
+    layers.append((from_environment, lambda name: ENV_PREFIX + name.upper()))
+    layers.append((_from_flags(rest), flag_of))
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(Settings.model_fields, "default")
+    for layer, source in layers:
+        values |= layer
+        sources |= {name: source(name) for name in layer}
+    try:
+        return Effective(Settings(**values), sources), warnings
+    except ValidationError as error:
+        raise FatalError(_explain(error, sources)) from error
+
+
+def help_text() -> str:
+    lines = [
+        "Usage: gpuclaim kubeletplugin [FLAGS]",
+        "",
+        "The node agent. Flags (each also GPUCLAIM_<NAME>, or a key of",
+    ]
+    lines += ["the config file in camelCase; flag > variable > file):", ""]
+    lines += ["  --config FILE", "      config file (YAML, `version: v1`)", "  --print-config"]
+    lines += ["      print the effective configuration with the source of each value, and exit"]
+    for name, field in Settings.model_fields.items():
+        default = field.default
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        lines += [f"  {flag_of(name)} VALUE", f"      {field.description}" + (f" [{shown}]" if shown else "")]
+    return "\n".join(lines)
