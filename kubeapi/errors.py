@@ -53,3 +53,27 @@ class TooManyRequests(ApiError):
 
 class ServerError(ApiError):
     """5xx."""
+
+
+class ConfigError(Exception):
+    """No usable address or credentials for an API server. Not an ApiError: no request was made, and trying again
+    without a change of file, flag or environment doesn't help."""
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+    429: TooManyRequests,
+}
+
+
+def from_status(status: int, reason: str, message: str, *, retry_after: float | None = None) -> ApiError:
+    """The class for an HTTP status and a Status reason."""
+    kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
+    if reason == "AlreadyExists":
+        kind = AlreadyExists
+    return kind(status, reason, message, retry_after=retry_after)
