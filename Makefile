@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat uv.lock pyproject.toml | cksum | cut -d' ' -f1)
+# What a real one-node cluster needs beside Go 1.26 and gcc (Debian's names).
+NODE_PACKAGES := runc containernetworking-plugins iptables conntrack iproute2 busybox-static kmod openssl
 PATHS := allocator controller deviceclasses gpuclaim kubeapi kubeletplugin proto tests
 
-.PHONY: help demo demo-node test lint types imports unit proto proto-check requirements cluster-test soak bench clean
+.PHONY: help demo demo-node node-packages test lint types imports unit proto proto-check requirements cluster-test soak bench clean
 
 help:
 	@echo "make demo          a simulated GPU node in a terminal: no cluster, GPU or root"
@@ -35,7 +37,14 @@ $(STAMP):
 demo: $(STAMP)
 	@$(BIN)/gpuclaim demo
 
-demo-node: $(STAMP)
+node-packages:
+	@if dpkg -s $(NODE_PACKAGES) >/dev/null 2>&1; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing $(NODE_PACKAGES) ..."; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(NODE_PACKAGES) >/dev/null; \
+	else echo "a real node needs root and: $(NODE_PACKAGES)"; fi
+
+demo-node: $(STAMP) node-packages
 	@$(BIN)/python -m tests.cluster.demo_node
 
 test: lint types imports proto-check unit

@@ -45,9 +45,8 @@ def own_node() -> Iterator[real.RealNode]:
         apply_classes(node)
         yield node
     finally:
-        if os.environ.get("GPUCLAIM_KEEP_NODE"):
-            return
-        node.down()
+        if not os.environ.get("GPUCLAIM_KEEP_NODE"):
+            node.down()
 
 
 def apply_classes(node: real.RealNode) -> None:

@@ -4,6 +4,7 @@ In a burst the kubelet's own GET of a claim may be refused, since the node autho
 a pod waits 60-90 s whatever the driver does. Those faults are told apart from ours and don't fail the case.
 """
 
+import itertools
 import re
 import threading
 from collections import defaultdict
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from kubeletplugin.pb.podresources.v1 import api_pb2, api_pb2_grpc
+from kubeletplugin.pb.podresources.v1 import api_pb2
 from tests.cluster.harness.agent import Agent
 from tests.cluster.objects import container, pod, template
 from tests.cluster.world import World
@@ -40,9 +41,13 @@ class Sampler:
     def run(self) -> None:
         options = [("grpc.default_authority", "localhost")]
         with grpc.insecure_channel(SOCKET, options=options) as channel:
-            stub = api_pb2_grpc.PodResourcesListerStub(channel)
+            list_pods = channel.unary_unary(
+                "/v1.PodResourcesLister/List",
+                request_serializer=api_pb2.ListPodResourcesRequest.SerializeToString,
+                response_deserializer=api_pb2.ListPodResourcesResponse.FromString,
+            )
             while not self._stop.wait(0.1):
-                self.look(stub.List(api_pb2.ListPodResourcesRequest(), timeout=5))
+                self.look(list_pods(api_pb2.ListPodResourcesRequest(), timeout=5))
 
     def look(self, answer: api_pb2.ListPodResourcesResponse) -> None:
         self.looks += 1
@@ -90,7 +95,7 @@ def test_no_gpu_is_ever_in_two_pods(agent: Agent, world: World) -> None:
     assert len(by_gpu) == GPUS
     for gpu, runs in by_gpu.items():
         runs.sort()
-        for (_, end, first), (start, _, second) in zip(runs, runs[1:], strict=False):
+        for (_, end, first), (start, _, second) in itertools.pairwise(runs):
             assert end <= start, f"{gpu} was in {first} and {second} at once"
 
     events = [event for name in names for event in world.events(name)]

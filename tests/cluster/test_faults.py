@@ -53,8 +53,7 @@ def test_a_delete_in_the_middle_of_a_slow_prepare_leaves_nothing(agent: Agent, w
     agent.gpus().set_processes(1, [min(processes_of(uid))])
     world.delete("pod/old")
     world.create(pod("waiting", template_name="that"))
-    status = lambda: agent.status()  # noqa: E731
-    world.kubectl.wait("its Prepare waits", lambda: "waiting" in str(status()), seconds=15)
+    world.kubectl.wait("its Prepare waits", lambda: '"waiting"' in agent.status(), seconds=15)
     world.delete("pod/waiting", wait=False)
     world.kubectl.wait("the pod is gone", lambda: world.kubectl.phase(world.namespace, "waiting") == "(gone)", 80)
     agent.gpus().set_processes(1, [])
@@ -80,12 +79,6 @@ def restarts(world: World, name: str) -> int:
     found = world.kubectl.json("get", "pod", name, "-n", world.namespace)
     count: int = found["status"]["containerStatuses"][0]["restartCount"]
     return count
-
-
-def generation(agent: Agent) -> int:
-    kubectl = agent.node.kubectl()
-    agent.wait_published()
-    return max(piece["spec"]["pool"]["generation"] for piece in agent.slices(kubectl))
 
 
 def test_a_kubelet_restart_changes_nothing(agent: Agent, world: World) -> None:

@@ -5,6 +5,7 @@ admission policy and the node-bound verbs bite as they do in production.
 """
 
 import os
+import subprocess
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from kubeletplugin.nvml.simulated import SimulatedNode
 from tests.cluster.harness import images
-from tests.cluster.harness.kubectl import Kubectl
+from tests.cluster.harness.kubectl import Json, Kubectl
 from tests.cluster.harness.node import RealNode
 from tests.cluster.harness.pki import Pki
 from tests.cluster.harness.processes import until
@@ -93,8 +94,13 @@ class Agent:
         kubectl = self.node.kubectl()
         self.node.supervisor.wait(self.name, "slices published", seconds, lambda: self.slices(kubectl))
 
-    def slices(self, kubectl: Kubectl) -> list[dict[str, object]]:
+    def slices(self, kubectl: Kubectl) -> list[Json]:
         return kubectl.items("resourceslices", "--field-selector", "spec.driver=gpu.nvidia.com")
+
+    def status(self, form: str = "json") -> str:
+        """What `gpuclaim status` prints, through the agent's socket."""
+        command = [sys.executable, "-m", "gpuclaim", "status", "-o", form]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
     def stop(self) -> None:
         self.node.supervisor.stop(self.name, 15)
