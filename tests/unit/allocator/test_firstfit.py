@@ -1,0 +1,456 @@
+"""The stand-in for the scheduler: tables of slices, claims and classes to the allocation that the real one wrote."""
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from allocator.firstfit import Cluster, NoFitError, allocate, explain
+from allocator.requests import AllocationError
+from deviceclasses.catalogue import device_classes
+
+NOW = datetime.datetime(2026, 12, 1, 10, 24, 22, tzinfo=datetime.UTC)
+NODE = "node-1"
+ROOT = "resource.kubernetes.io/pcieRoot"
+
+
+def gpu(index: int, root: str = "pci0000:00", **more: Any) -> dict[str, Any]:
+    attributes = {"type": {"string": "gpu"}, "index": {"int": index}, ROOT: {"string": root}}
+    memory = more.pop("memory", "80Gi")
+    return {"name": f"gpu-{index}", "attributes": attributes, "capacity": {"memory": {"value": memory}}, **more}
+
+
+def mig(name: str, parent: str) -> dict[str, Any]:
+    return {"name": name, "attributes": {"type": {"string": "mig"}, "parentUUID": {"string": parent}}}
+
+
+def resource_slice(
+    *devices: dict[str, Any],
+    name: str = "00000-a",
+    pool: str = NODE,
+    driver: str = "gpu.nvidia.com",
+    count: int = 1,
+    generation: int = 1,
+    **where: Any,
+) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "driver": driver,
+            "pool": {"name": pool, "generation": generation, "resourceSliceCount": count},
+            **(where or {"nodeName": NODE}),
+            "devices": list(devices),
+        },
+    }
+
+
+def exactly(name: str = "gpu", device_class: str = "gpu.nvidia.com", *cel: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "exactly": _request(device_class, *cel, **more)}
+
+
+def alternative(name: str, device_class: str, *cel: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, **_request(device_class, *cel, **more)}
+
+
+def _request(device_class: str, *cel: str, **more: Any) -> dict[str, Any]:
+    selectors = {"selectors": [{"cel": {"expression": expression}} for expression in cel]} if cel else {}
+    return {"deviceClassName": device_class, **selectors, **more}
+
+
+def claim(*requests: dict[str, Any], name: str = "mine", **more: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {"devices": {"requests": list(requests), **more}},
+    }
+
+
+def holding(*devices: str, name: str = "other", admin: bool = False) -> dict[str, Any]:
+    results = [
+        {"request": "r", "driver": "gpu.nvidia.com", "pool": NODE, "device": device}
+        | ({"adminAccess": True} if admin else {})
+        for device in devices
+    ]
+    return {**claim(name=name), "status": {"allocation": {"devices": {"results": results}}}}
+
+
+def cluster(*slices: dict[str, Any], claims: Sequence[dict[str, Any]] = ()) -> Cluster:
+    return Cluster(slices or (resource_slice(*(gpu(i) for i in range(4))),), device_classes(), claims)
+
+
+def run(world: Cluster, *claims: dict[str, Any]) -> list[str]:
+    """``request=device`` of every result."""
+    return [
+        f"{result['request']}={result['device']}"
+        for allocation in allocate(claims, world, NODE, NOW)
+        for result in allocation["devices"]["results"]
+    ]
+
+
+def test_the_object_is_what_the_real_scheduler_wrote() -> None:
+    devices = [gpu(i) for i in (2, 3, 4, 6, 7, 0, 1, 5)]
+    two_requests = claim(exactly("a"), exactly("b", count=2), name="two-requests")
+    (allocation,) = allocate([two_requests], cluster(resource_slice(*devices), claims=[holding("gpu-2")]), NODE, NOW)
+    assert allocation == {
+        "allocationTimestamp": "2026-12-01T10:24:22Z",
+        "devices": {
+            "results": [
+                {"request": "a", "driver": "gpu.nvidia.com", "pool": NODE, "device": "gpu-3"},
+                {"request": "b", "driver": "gpu.nvidia.com", "pool": NODE, "device": "gpu-4"},
+                {"request": "b", "driver": "gpu.nvidia.com", "pool": NODE, "device": "gpu-6"},
+            ]
+        },
+        "nodeSelector": {
+            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}]
+        },
+    }
+
+
+MEMORY = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('60Gi')) >= 0"
+
+
+@pytest.mark.parametrize(
+    ("world", "claims", "expected"),
+    [
+        pytest.param(cluster(), [claim(exactly())], ["gpu=gpu-0"], id="first fit"),
+        pytest.param(cluster(), [claim(exactly(count=2))], ["gpu=gpu-0", "gpu=gpu-1"], id="two"),
+        pytest.param(
+            cluster(claims=[holding("gpu-0", "gpu-2")]),
+            [claim(exactly(count=2))],
+            ["gpu=gpu-1", "gpu=gpu-3"],
+            id="held",
+        ),
+        pytest.param(
+            cluster(claims=[holding("gpu-0", admin=True)]),
+            [claim(exactly())],
+            ["gpu=gpu-0"],
+            id="admin access holds nothing",
+        ),
+        pytest.param(
+            cluster(claims=[holding("gpu-0")]),
+            [claim(exactly("all", adminAccess=True, allocationMode="All"))],
+            [f"all=gpu-{i}" for i in range(4)],
+            id="admin access takes held devices",
+        ),
+        pytest.param(
+            cluster(),
+            [claim(exactly("watch", adminAccess=True), exactly("use"))],
+            ["watch=gpu-0", "use=gpu-0"],
+            id="admin access doesn't hold within a claim",
+        ),
+        pytest.param(
+            cluster(), [claim(exactly()), claim(exactly(), name="b")], ["gpu=gpu-0", "gpu=gpu-1"], id="two claims"
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0, memory="40Gi"), gpu(1))),
+            [claim(exactly("gpu", "gpu.nvidia.com", MEMORY))],
+            ["gpu=gpu-1"],
+            id="memory",
+        ),
+        pytest.param(
+            cluster(resource_slice(mig("mig-0", "GPU-a"), gpu(1))),
+            [claim(exactly())],
+            ["gpu=gpu-1"],
+            id="class picks the type",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(9), name="00001-b", count=2), resource_slice(gpu(8), name="00000-z", count=2)),
+            [claim(exactly(count=2))],
+            ["gpu=gpu-8", "gpu=gpu-9"],
+            id="slices by name",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0), generation=1), resource_slice(gpu(7), generation=2)),
+            [claim(exactly())],
+            ["gpu=gpu-7"],
+            id="highest generation only",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0), pool="a", count=2), resource_slice(gpu(1), pool="b")),
+            [claim(exactly())],
+            ["gpu=gpu-1"],
+            id="incomplete pool passed over",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0), gpu(0), pool="a"), resource_slice(gpu(1), pool="b")),
+            [claim(exactly())],
+            ["gpu=gpu-1"],
+            id="invalid pool passed over",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0), pool="n2", nodeName="node-2"), resource_slice(gpu(1))),
+            [claim(exactly())],
+            ["gpu=gpu-1"],
+            id="other nodes' devices",
+        ),
+        pytest.param(
+            cluster(resource_slice({"name": "nic"}, driver="nic.example.com", pool="a"), resource_slice(gpu(1))),
+            [claim(exactly())],
+            ["gpu=gpu-1"],
+            id="another driver's device without attributes harms nobody",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0, "x"), gpu(1, "y"), gpu(2, "x"))),
+            [claim(exactly("a"), exactly("b"), constraints=[{"matchAttribute": ROOT}])],
+            ["a=gpu-0", "b=gpu-2"],
+            id="matchAttribute across requests",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0, "x"), gpu(1, "y"), gpu(2, "y"))),
+            [claim(exactly(count=2), constraints=[{"matchAttribute": ROOT}])],
+            ["gpu=gpu-1", "gpu=gpu-2"],
+            id="matchAttribute backtracks",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0, "x"), gpu(1, "y"))),
+            [claim(exactly("a"), exactly("b"), constraints=[{"matchAttribute": ROOT, "requests": ["a"]}])],
+            ["a=gpu-0", "b=gpu-1"],
+            id="a constraint for some requests",
+        ),
+        pytest.param(
+            cluster(resource_slice(mig("m0", "A"), mig("m1", "B"), mig("m2", "B"))),
+            [
+                claim(
+                    exactly("m", "mig.nvidia.com", count=2),
+                    constraints=[{"matchAttribute": "gpu.nvidia.com/parentUUID"}],
+                )
+            ],
+            ["m=m1", "m=m2"],
+            id="an attribute of the driver's own domain",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0), mig("m0", "A"))),
+            [
+                claim(
+                    {
+                        "name": "r",
+                        "firstAvailable": [
+                            alternative("big", "gpu.nvidia.com", count=2),
+                            alternative("part", "mig.nvidia.com"),
+                        ],
+                    }
+                )
+            ],
+            ["r/part=m0"],
+            id="prioritized list",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0), gpu(1))),
+            [
+                claim(
+                    {
+                        "name": "r",
+                        "firstAvailable": [
+                            alternative("two", "gpu.nvidia.com", count=2),
+                            alternative("one", "gpu.nvidia.com"),
+                        ],
+                    },
+                    exactly("g"),
+                )
+            ],
+            ["r/one=gpu-0", "g=gpu-1"],
+            id="a later request pushes a prioritized list on",
+        ),
+        pytest.param(
+            cluster(
+                resource_slice(
+                    gpu(0, taints=[{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}]), gpu(1)
+                )
+            ),
+            [claim(exactly())],
+            ["gpu=gpu-1"],
+            id="taint",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0, taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}]), gpu(1))),
+            [claim(exactly(tolerations=[{"key": "k", "operator": "Exists"}]))],
+            ["gpu=gpu-0"],
+            id="toleration",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0, taints=[{"key": "k", "effect": "None"}]))),
+            [claim(exactly())],
+            ["gpu=gpu-0"],
+            id="taint None",
+        ),
+        pytest.param(
+            cluster(resource_slice({"name": "gpu-x"}, gpu(1)), claims=[holding("gpu-x")]),
+            [claim(exactly())],
+            ["gpu=gpu-1"],
+            id="a held device isn't evaluated, so that it can't fail",
+        ),
+    ],
+)
+def test_allocated(world: Cluster, claims: list[dict[str, Any]], expected: list[str]) -> None:
+    assert run(world, *claims) == expected
+
+
+@pytest.mark.parametrize(
+    ("world", "wanted", "reason"),
+    [
+        pytest.param(
+            cluster(claims=[holding("gpu-0", "gpu-1", "gpu-2")]),
+            claim(exactly(count=2)),
+            "claim default/mine, request gpu wants 2: 1 of 4 devices usable (3: in use by claim default/other)",
+            id="held",
+        ),
+        pytest.param(
+            cluster(claims=[holding("gpu-1")]),
+            claim(exactly(allocationMode="All")),
+            "wants all: 3 of 4 devices usable (1: in use",
+            id="all needs every one",
+        ),
+        pytest.param(
+            cluster(),
+            claim(exactly("gpu", "gpu.nvidia.com", "device.attributes['gpu.nvidia.com'].index == 9")),
+            "0 of 4 devices usable (4: request gpu, selector 0 is false: device.attributes",
+            id="selector",
+        ),
+        pytest.param(
+            cluster(),
+            claim(exactly("m", "mig.nvidia.com")),
+            "(4: class mig.nvidia.com, selector 0 is false",
+            id="class",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0, "x"), gpu(1, "y"))),
+            claim(exactly(count=2), constraints=[{"matchAttribute": ROOT}]),
+            "2 of 2 devices usable but not together",
+            id="constraint",
+        ),
+        pytest.param(
+            cluster(),
+            claim(exactly(), constraints=[{"matchAttribute": "gpu.nvidia.com/nothing"}]),
+            "usable but not together",
+            id="constraint on an attribute that no device has",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0), count=3)),
+            claim(exactly()),
+            "is incomplete: 1 of 3 slices of generation 1",
+            id="pool",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0, consumesCounters=[{"counterSet": "x"}]))),
+            claim(exactly()),
+            "shared counters",
+            id="counters",
+        ),
+        pytest.param(
+            cluster(), claim(exactly("m", "mig.nvidia.com", allocationMode="All")), "wants all: 0", id="all of none"
+        ),
+        pytest.param(
+            cluster(resource_slice(nodeName="node-2")), claim(exactly()), "0 of 0 devices usable", id="nothing here"
+        ),
+        pytest.param(
+            cluster(resource_slice(*(gpu(i) for i in range(33)))),
+            claim(exactly(allocationMode="All")),
+            "33 of 33",
+            id="too many",
+        ),
+    ],
+)
+def test_no_fit(world: Cluster, wanted: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NoFitError) as raised:
+        run(world, wanted)
+    assert reason in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("world", "wanted", "error"),
+    [
+        pytest.param(
+            cluster(),
+            claim(exactly("g", "gpu.nvidia")),
+            "no DeviceClass 'gpu.nvidia', known are gpu.nvidia.com",
+            id="class",
+        ),
+        pytest.param(
+            cluster(resource_slice({"name": "gpu-x"}, gpu(1))),
+            claim(exactly()),
+            "class gpu.nvidia.com, selector 0: evaluate CEL on device gpu-x: no such key: type",
+            id="a CEL error is no mismatch",
+        ),
+        pytest.param(
+            cluster(), claim(exactly("g", "gpu.nvidia.com", "?!")), "request g, selector 0: compile CEL", id="syntax"
+        ),
+        pytest.param(
+            cluster(),
+            claim({"name": "g", "deviceClassName": "x"}),
+            "must have exactly or firstAvailable",
+            id="old shape",
+        ),
+        pytest.param(cluster(), claim({"name": "g", "exactly": {}}), "deviceClassName is missing", id="no class"),
+        pytest.param(cluster(), claim(exactly(allocationMode="Some")), "unknown allocationMode", id="mode"),
+        pytest.param(cluster(), claim(exactly(capacity={"requests": {"memory": "1Gi"}})), "not simulated", id="shares"),
+        pytest.param(
+            cluster(),
+            claim(exactly(), constraints=[{"distinctAttribute": ROOT}]),
+            "only matchAttribute",
+            id="constraint",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0), count=3)),
+            claim(exactly(allocationMode="All")),
+            "asks for all devices, but pool node-1 of gpu.nvidia.com is incomplete",
+            id="all of an incomplete pool",
+        ),
+    ],
+)
+def test_no_node_can_serve_it(world: Cluster, wanted: dict[str, Any], error: str) -> None:
+    with pytest.raises(AllocationError) as raised:
+        run(world, wanted)
+    assert not isinstance(raised.value, NoFitError)
+    assert error in str(raised.value)
+
+
+def test_configs_of_classes_and_claims() -> None:
+    opaque = {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}
+    classes = device_classes()
+    classes[0]["spec"]["config"] = [{"opaque": opaque}]
+    world = Cluster([resource_slice(gpu(0), gpu(1), mig("m0", "A"))], classes)
+    wanted = claim(
+        exactly("a"),
+        {
+            "name": "b",
+            "firstAvailable": [alternative("big", "gpu.nvidia.com", count=4), alternative("small", "gpu.nvidia.com")],
+        },
+        exactly("m", "mig.nvidia.com"),
+        config=[
+            {"opaque": opaque},
+            {"opaque": opaque, "requests": ["b/big"]},
+            {"opaque": opaque, "requests": ["b/small"]},
+            {"opaque": opaque, "requests": ["b"]},
+        ],
+    )
+    (allocation,) = allocate([wanted], world, NODE, NOW)
+    assert allocation["devices"]["config"] == [
+        {"source": "FromClass", "requests": ["a", "b/small"], "opaque": opaque},
+        {"source": "FromClaim", "opaque": opaque},
+        {"source": "FromClaim", "requests": ["b/small"], "opaque": opaque},
+        {"source": "FromClaim", "requests": ["b"], "opaque": opaque},
+    ]
+
+
+def test_devices_for_all_nodes_need_no_node_selector() -> None:
+    world = cluster(resource_slice(gpu(0), allNodes=True))
+    (allocation,) = allocate([claim(exactly())], world, NODE, NOW)
+    assert "nodeSelector" not in allocation
+
+
+def test_admin_access_and_tolerations_are_in_the_result() -> None:
+    toleration = {"key": "k", "operator": "Exists"}
+    (allocation,) = allocate([claim(exactly(adminAccess=True, tolerations=[toleration]))], cluster(), NODE, NOW)
+    (result,) = allocation["devices"]["results"]
+    assert result["adminAccess"] is True
+    assert result["tolerations"] == [toleration]
+
+
+def test_explain_says_it_per_device_and_survives_errors() -> None:
+    world = cluster(resource_slice(gpu(0), gpu(1), mig("m0", "A"), {"name": "gpu-x"}), claims=[holding("gpu-1")])
+    reports = {report.device: report for report in explain([claim(exactly())], world, NODE)}
+    assert reports["gpu-0"].usable
+    assert reports["gpu-1"].text == "in use by claim default/other"
+    assert reports["m0"].text.startswith("class gpu.nvidia.com, selector 0 is false")
+    assert "no such key: type" in reports["gpu-x"].text
+    assert [report.usable for report in reports.values()] == [True, False, False, False]
