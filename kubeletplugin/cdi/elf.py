@@ -15,6 +15,8 @@ MACHINE_AARCH64 = 183
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_STRTAB, _DT_SONAME = 0, 5, 14
+_DYNAMIC_LIMIT = 64 << 10
+"""Real sections are a few hundred bytes; a damaged size must not mean minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def read_elf(path: Path) -> ElfFacts:
             machine = struct.unpack_from(order + "H", data, 18)[0]
             try:
                 soname = _soname(data, bits, order)
-            except (struct.error, UnicodeDecodeError, IndexError, ValueError):
+            except (struct.error, ValueError, OverflowError):
                 soname = ""
             return ElfFacts(bits, machine, soname)
 
@@ -61,7 +63,7 @@ def _soname(data: mmap.mmap, bits: int, order: str) -> str:
         return ""
     entry = struct.Struct(order + ("qQ" if bits == 64 else "iI"))
     tags: dict[int, int] = {}
-    for offset in range(dynamic.offset, dynamic.offset + dynamic.size, entry.size):
+    for offset in range(dynamic.offset, dynamic.offset + min(dynamic.size, _DYNAMIC_LIMIT), entry.size):
         tag, value = entry.unpack_from(data, offset)
         if tag == _DT_NULL:
             break

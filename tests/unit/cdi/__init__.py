@@ -1,0 +1,1 @@
+"""CDI files: model, writer, driver files, claims."""
