@@ -108,7 +108,7 @@ class RealNvml(MigCalls):
         return int(major), int(minor)
 
     def pci_info(self, device: DeviceHandle) -> PciInfo:
-        info = self._call("nvmlDeviceGetPciInfo_v3", device)
+        info = self._call("nvmlDeviceGetPciInfo", device)
         return PciInfo(str(info.busId), int(info.pciDeviceId), int(info.pciSubSystemId))
 
     # --- memory, modes, fabric ---

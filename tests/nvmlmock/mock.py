@@ -1,0 +1,44 @@
+"""The mock in this process: which machine it is, and what a test does to it."""
+
+import ctypes
+from pathlib import Path
+
+from kubeletplugin.nvml.api import NO_INSTANCE
+from kubeletplugin.nvml.simulated.schema import MachineProfile
+
+from .render import render
+
+HANG = -1
+FOR_EVER = -1
+ANY_DEVICE = -1
+
+
+class NvmlMock:
+    """Control of a built mock library, whose machine is in the file ``config`` and is read at NVML's next init."""
+
+    def __init__(self, library: Path, config: Path) -> None:
+        self.library = library
+        self.config = config
+        self._control = ctypes.CDLL(str(library))
+
+    def be(self, profile: MachineProfile, extra: dict[str, str] | None = None) -> None:
+        self.config.write_text(render(profile, extra))
+
+    def fault(self, symbol: str, device: int, code: int, times: int = FOR_EVER) -> None:
+        """``symbol`` as exported (``nvmlDeviceGetCount_v2``), ``*`` for all calls about ``device``."""
+        self._control.nvmlmock_fault(symbol.encode(), device, code, times)
+
+    def clear_faults(self) -> None:
+        """Also ends hangs."""
+        self._control.nvmlmock_clear_faults()
+
+    def hanging(self) -> int:
+        """How many calls hang now."""
+        return int(self._control.nvmlmock_hanging())
+
+    def push_event(
+        self, device: int, kind: int, data: int, gpu_instance: int = NO_INSTANCE, compute_instance: int = NO_INSTANCE
+    ) -> None:
+        self._control.nvmlmock_push_event(
+            device, ctypes.c_ulonglong(kind), ctypes.c_ulonglong(data), gpu_instance, compute_instance
+        )
