@@ -1,0 +1,92 @@
+"""Runs the kubelet's calls so that its deadline ends the call, never the work.
+
+When the kubelet's 45 s are over, grpc.aio cancels the servicer's coroutine. The work therefore runs in a task that the
+server owns, shielded from that; and the answer is due a margin earlier, since a call that runs out of time tells the
+pod's owner nothing ("context deadline exceeded") while a claim's error does, and a late answer is lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from kubeletplugin.clock import Clock
+from kubeletplugin.errors import NotActiveError
+from kubeletplugin.prepare.model import ClaimRef
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+KUBELET_DEADLINE = 45.0
+"""Seconds; the kubelet's own for Prepare and Unprepare, used where a caller sets none."""
+
+MARGIN = 2.0
+MARGIN_SHARE = 0.2
+"""Seconds kept for the way back; of a shorter deadline than the kubelet's at most this share."""
+
+INTERNAL_ERROR = "internal error in the GPU agent; its log on this node has the details"
+OUT_OF_TIME = "the GPU agent is still working on it; the next try takes up the result"
+
+
+class CallRunner:
+    """Owns the tasks of all calls in flight."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    async def run(
+        self,
+        work: Callable[[Sequence[ClaimRef], float], Awaitable[Mapping[str, T]]],
+        claims: Sequence[ClaimRef],
+        time_remaining: float | None,
+        failure: Callable[[str], T],
+    ) -> dict[str, T]:
+        """Exactly one entry per claim. Raises NotActiveError if the work does, and CancelledError if the caller went;
+        the work goes on in that case."""
+        remaining = KUBELET_DEADLINE if time_remaining is None else time_remaining
+        margin = min(MARGIN, remaining * MARGIN_SHARE)
+        task = asyncio.ensure_future(work(claims, self._clock.monotonic() + remaining - margin))
+        self._keep(task)
+        done, _ = await asyncio.wait({task}, timeout=remaining - margin / 2)
+        if not done:
+            log.error("call passed its deadline unanswered", extra={"claims": [claim.uid for claim in claims]})
+            return {claim.uid: failure(OUT_OF_TIME) for claim in claims}
+        try:
+            results = task.result()
+        except NotActiveError:
+            raise
+        except Exception:
+            log.exception("call failed", extra={"claims": [claim.uid for claim in claims]})
+            return {claim.uid: failure(INTERNAL_ERROR) for claim in claims}
+        return {claim.uid: self._entry(results, claim, failure) for claim in claims}
+
+    async def drain(self, seconds: float) -> bool:
+        """Waits until no call is in flight; False when time ran out."""
+        if not self._tasks:
+            return True
+        _, pending = await asyncio.wait(self._tasks, timeout=seconds)
+        return not pending
+
+    async def cancel(self) -> None:
+        """Ends what is still in flight, at the end of the process."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _keep(self, task: asyncio.Task[Mapping[str, T]]) -> None:
+        self._tasks.add(task)  # type: ignore[arg-type]
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Mapping[str, T]]) -> None:
+        self._tasks.discard(task)  # type: ignore[arg-type]
+        if not task.cancelled():
+            task.exception()  # its caller may be gone; whoever is there has reported it
+
+    def _entry(self, results: Mapping[str, T], claim: ClaimRef, failure: Callable[[str], T]) -> T:
+        if claim.uid in results:
+            return results[claim.uid]
+        log.error("claim got no answer", extra={"claim": claim.name, "namespace": claim.namespace})
+        return failure(INTERNAL_ERROR)

@@ -1,0 +1,90 @@
+"""What the active instance does about the others: notice when one ends, remove what a dead one left.
+
+The end of any instance's health stream makes the kubelet forget all values of the driver, so everything is sent
+again: at once, and a moment later, since the kubelet notices that end by itself and maybe after us. A socket is
+removed when nobody listened on it in two looks.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubeletplugin.clock import Clock
+from kubeletplugin.dra.instance import Peers
+from kubeletplugin.dra.sockets import SocketPaths, answers, peer_dra_sockets, peer_registration_sockets
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HousekeepingTiming:
+    """Seconds."""
+
+    look: float = 5.0
+    settle: float = 1.0
+
+
+class Housekeeper:
+    """Works from ``start`` to ``stop``."""
+
+    def __init__(
+        self,
+        driver: str,
+        paths: SocketPaths,
+        peers: Peers,
+        resend: Callable[[], None],
+        *,
+        clock: Clock,
+        timing: HousekeepingTiming | None = None,
+    ) -> None:
+        self._driver = driver
+        self._paths = paths
+        self._peers = peers
+        self._resend = resend
+        self._clock = clock
+        self._timing = timing or HousekeepingTiming()
+        self._watches: dict[Path, asyncio.Task[None]] = {}
+        self._suspects: set[Path] = set()
+        self._loop: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.create_task(self._run(), name="peers")
+
+    async def stop(self) -> None:
+        tasks = [*self._watches.values(), *([self._loop] if self._loop is not None else [])]
+        self._loop = None
+        self._watches.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            self.look()
+            await self._clock.sleep(self._timing.look)
+
+    def look(self) -> None:
+        registry, plugin = self._paths.registration.parent, self._paths.dra.parent
+        dra_sockets = peer_dra_sockets(plugin, self._paths)
+        registrations = peer_registration_sockets(registry, self._driver, self._paths, dra_sockets)
+        silent = {path for path in (*registrations, *dra_sockets) if not answers(path)}
+        for path in sorted(silent & self._suspects):
+            log.info("remove the socket of an instance that is gone", extra={"socket": str(path)})
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+        self._suspects = silent
+        for path in dra_sockets:
+            if path not in silent and path not in self._watches:
+                self._watches[path] = asyncio.create_task(self._watch(path), name=f"watch {path.name}")
+
+    async def _watch(self, path: Path) -> None:
+        await self._peers.until_gone(str(path))
+        log.info("another instance has ended", extra={"socket": str(path)})
+        self._resend()
+        await self._clock.sleep(self._timing.settle)
+        self._resend()
+        self._watches.pop(path, None)

@@ -1,0 +1,118 @@
+"""Serves a call wherever it can be served: here while this instance is active, else by the active one.
+
+No call fails because the active instance changes under it. It waits for a take-over, is served here, or is passed on;
+when the handler says that this instance isn't active any more, it is passed on too.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from kubeletplugin.clock import Clock
+from kubeletplugin.dra.instance import PeerError, Peers
+from kubeletplugin.dra.takeover import State, TakeOver
+from kubeletplugin.errors import NotActiveError
+from kubeletplugin.lease.lease import Lease
+from kubeletplugin.prepare.model import ClaimHandler, ClaimRef, PrepareResult
+
+T = TypeVar("T")
+
+PAUSE = 0.05
+"""Seconds between two looks at the lease while a call has nobody to serve it; a take-over takes about that long."""
+
+Local = Callable[[Sequence[ClaimRef], float], Awaitable[Mapping[str, T]]]
+Relay = Callable[[str, Sequence[ClaimRef], float], Awaitable[Mapping[str, T]]]
+
+
+class FreshHandler:
+    """A ClaimHandler for what comes from the kubelet; such a call makes this instance ask for the lease, once."""
+
+    def __init__(self, handler: ClaimHandler, takeover: TakeOver, lease: Lease, peers: Peers, clock: Clock) -> None:
+        self._handler = handler
+        self._takeover = takeover
+        self._lease = lease
+        self._peers = peers
+        self._clock = clock
+
+    async def prepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, PrepareResult]:
+        results = await self._route(self._handler.prepare, self._peers.prepare, claims, deadline)
+        if results is None:
+            return {claim.uid: PrepareResult(error=self._why_not()) for claim in claims}
+        return results
+
+    async def unprepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, str]:
+        results = await self._route(self._handler.unprepare, self._peers.unprepare, claims, deadline)
+        return dict.fromkeys((claim.uid for claim in claims), self._why_not()) if results is None else results
+
+    async def _route(
+        self, local: Local[T], relay: Relay[T], claims: Sequence[ClaimRef], deadline: float
+    ) -> Mapping[str, T] | None:
+        """None: nobody could serve it in time."""
+        if self._takeover.state is not State.ACTIVE:
+            await asyncio.wait({self._takeover.ask()}, timeout=self._left(deadline))
+        while self._left(deadline) > 0:
+            try:
+                if self._takeover.active:
+                    return await local(claims, deadline)
+                return await self._pass_on(relay, claims, deadline)
+            except NotActiveError:
+                await self._takeover.verify()
+            except PeerError:
+                pass
+            if self._takeover.state is State.STOPPED and self._lease.is_void(self._lease.read().record):
+                return None
+            await self._clock.sleep(min(PAUSE, max(self._left(deadline), 0)))
+        return None
+
+    async def _pass_on(self, relay: Relay[T], claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, T]:
+        """Has the active instance serve the call, unless this one becomes active meanwhile."""
+        record = self._lease.read().record
+        if self._lease.is_void(record) or record.socket == self._lease.socket:
+            raise PeerError("no other instance is active")
+        call = asyncio.ensure_future(relay(record.socket, claims, self._left(deadline)))
+        change = asyncio.ensure_future(self._takeover.changed(self._takeover.state))
+        try:
+            await asyncio.wait({call, change}, return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                raise PeerError("the active instance changed")
+            return call.result()
+        finally:
+            call.cancel()
+            change.cancel()
+            await asyncio.gather(call, change, return_exceptions=True)
+
+    def _left(self, deadline: float) -> float:
+        return deadline - self._clock.monotonic()
+
+    def _why_not(self) -> str:
+        if self._takeover.state is State.STOPPED:
+            return "the GPU agent is stopping; it will be tried again"
+        reason = self._takeover.failure or "the instances of the agent didn't agree in time who serves"
+        return f"the GPU agent can't serve claims now: {reason}"
+
+
+class RelayedHandler:
+    """A ClaimHandler for what another instance passed on: NotActiveError sends it back to look for the active one."""
+
+    def __init__(self, handler: ClaimHandler, takeover: TakeOver, clock: Clock) -> None:
+        self._handler = handler
+        self._takeover = takeover
+        self._clock = clock
+
+    async def prepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, PrepareResult]:
+        await self._settle(deadline)
+        return await self._handler.prepare(claims, deadline)
+
+    async def unprepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, str]:
+        await self._settle(deadline)
+        return await self._handler.unprepare(claims, deadline)
+
+    async def _settle(self, deadline: float) -> None:
+        """The caller reads the new epoch before this instance has finished activating: wait for that."""
+        if self._takeover.state is State.ACTIVATING:
+            left = deadline - self._clock.monotonic()
+            change = asyncio.ensure_future(self._takeover.changed(State.ACTIVATING))
+            await asyncio.wait({change}, timeout=left)
+            change.cancel()
+        if not self._takeover.active:
+            raise NotActiveError("serve a relayed call: this instance isn't active")

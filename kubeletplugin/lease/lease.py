@@ -1,0 +1,250 @@
+"""The lease: at any moment at most one instance of a node is active (model.md: R_LOCK, R_KILL).
+
+The active instance proves itself with a shared flock, taken without waiting and with the epoch read inside, around
+every side effect. Another one becomes active by raising the epoch under the exclusive flock. Locks belong to the open
+file description, so every use opens the file anew: threads don't share a lock, and a deleted lease file is noticed.
+
+Who doesn't get the exclusive flock in time ends its holder and waits until it is gone. Only a process that the file
+itself names (active, former, or about to take over) and that the kernel lists as a holder is ended.
+"""
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from kubeletplugin.clock import Clock
+from kubeletplugin.errors import NotActiveError, RecoverableError
+from kubeletplugin.lease import record as layout
+from kubeletplugin.lease.processes import ProcessIdentity
+from kubeletplugin.lease.record import LeaseRecord, LeaseSnapshot
+
+log = logging.getLogger(__name__)
+
+
+class Processes(Protocol):
+    """See processes.HostProcesses."""
+
+    def current(self) -> ProcessIdentity: ...
+
+    def gone(self, process: ProcessIdentity) -> bool | None: ...
+
+    def lock_holders(self, inode: int) -> frozenset[int]: ...
+
+    def kill(self, process: ProcessIdentity) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """Seconds. Shared locks last well under a millisecond, so ``lock_wait`` is only passed by a stopped holder;
+    ``kill_wait`` by one whose thread is stuck in the kernel."""
+
+    lock_wait: float = 2.0
+    kill_wait: float = 10.0
+    lock_poll: float = 0.01
+
+
+class Lease:
+    """This instance's end of the lease; a Fence. ``socket`` is what others are told to reach it by."""
+
+    def __init__(
+        self,
+        path: Path,
+        instance: str,
+        boot_id: str,
+        socket: str,
+        *,
+        clock: Clock,
+        processes: Processes,
+        timing: LeaseTiming | None = None,
+    ) -> None:
+        self.path = path
+        self.instance = instance
+        self.boot_id = boot_id
+        self.socket = socket
+        self._clock = clock
+        self._processes = processes
+        self._timing = timing or LeaseTiming()
+        self._me = processes.current()
+        self._epoch: int | None = None
+        self._highest = 0
+        self._heartbeat = 0
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch in which this instance is active, None while it isn't. Others may have raised it since."""
+        return self._epoch
+
+    def read(self) -> LeaseSnapshot:
+        """What the file says now, without a lock: good for looking, never for deciding an effect."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return LeaseSnapshot(LeaseRecord(), 0)
+        except OSError as error:
+            raise RecoverableError(f"read the lease file {self.path}: {error.strerror}") from error
+        try:
+            return layout.read_snapshot(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def is_void(self, record: LeaseRecord) -> bool:
+        """Nobody is active for sure: none recorded, another boot's, or its process is gone."""
+        if not record.instance or record.boot_id != self.boot_id or record.process is None:
+            return True
+        return self._processes.gone(record.process) is True
+
+    def is_ours(self, record: LeaseRecord) -> bool:
+        """Recorded by this very process: a restarted container keeps its pod's UID."""
+        return record.instance == self.instance and record.process == self._me
+
+    def held(self) -> AbstractContextManager[None]:
+        return self._held()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._shared():
+            yield
+
+    @contextmanager
+    def _shared(self) -> Iterator[int]:
+        epoch = self._epoch
+        if epoch is None:
+            raise NotActiveError("hold the lease: this instance isn't the active one")
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise NotActiveError(f"hold the lease: open {self.path}: {error.strerror}") from error
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise NotActiveError("hold the lease: another instance is taking it") from error
+            current = layout.read_snapshot(descriptor).record
+            if (current.epoch, current.instance) != (epoch, self.instance) or self._epoch != epoch:
+                raise NotActiveError(
+                    f"hold the lease: epoch {epoch} is over, {current.instance or 'nobody'} holds {current.epoch}"
+                )
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def beat(self) -> None:
+        """One heartbeat. NotActiveError as from ``held``; it may pass, ``lost`` tells."""
+        with self._shared() as descriptor:
+            self._heartbeat += 1
+            layout.write_heartbeat(descriptor, self._heartbeat)
+
+    def lost(self) -> bool:
+        """Whether the file says that this instance isn't active any more (and not just that it is locked)."""
+        current = self.read().record
+        return self._epoch is None or (current.epoch, current.instance) != (self._epoch, self.instance)
+
+    def relinquish(self) -> None:
+        """From now on every ``held`` of this instance fails; the file is left for the next one to change."""
+        self._epoch = None
+
+    async def acquire(self, seen: LeaseRecord) -> bool:
+        """Raises the epoch and becomes active, if the file still says ``seen``; False when another was quicker.
+
+        Ends a holder that stands still in the way. RecoverableError when the lock can't be had even so.
+        """
+        rival = self._announce()
+        stood_still = False
+        deadline = self._clock.monotonic() + self._timing.lock_wait
+        while (outcome := self._try_raise(seen)) is None:
+            if self._clock.monotonic() >= deadline:
+                if stood_still:
+                    raise RecoverableError(f"take the lease {self.path}: its lock is still held")
+                await self._end_holders(rival)
+                stood_still = True
+                deadline = self._clock.monotonic() + self._timing.lock_wait
+            await self._clock.sleep(self._timing.lock_poll)
+        return outcome
+
+    def release(self) -> None:
+        """Says in the file that nobody is active, so that another instance needn't wait; best effort, at the end."""
+        self._epoch = None
+        current = self.read().record
+        if self.is_ours(current):
+            self._change(current, replace(current, instance="", socket="", process=None), keep=self._me)
+
+    def _announce(self) -> ProcessIdentity | None:
+        """Names this process as the next to take the exclusive lock; returns who was named before."""
+        descriptor = self._open_for_change()
+        try:
+            rival = layout.read_contender(descriptor)
+            layout.write_contender(descriptor, self._me)
+            return rival
+        except OSError as error:
+            raise RecoverableError(f"write the lease file {self.path}: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+
+    def _try_raise(self, seen: LeaseRecord) -> bool | None:
+        epoch = max(seen.epoch, self._highest) + 1
+        mine = LeaseRecord(epoch, self.instance, self.boot_id, self.socket, self._me, seen.previous)
+        outcome = self._change(seen, mine, keep=seen.process)
+        if outcome:
+            self._heartbeat = 0
+            self._epoch = self._highest = epoch
+        return outcome
+
+    def _change(self, seen: LeaseRecord, new: LeaseRecord, *, keep: ProcessIdentity | None) -> bool | None:
+        """Compare and set under the exclusive flock; None when that isn't free now. ``keep`` joins the former ones."""
+        descriptor = self._open_for_change()
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            if not self._is_the_file(descriptor):
+                return None
+            current = layout.read_snapshot(descriptor).record
+            if (current.epoch, current.instance) != (seen.epoch, seen.instance):
+                return False
+            previous = (keep, *seen.previous) if keep is not None else seen.previous
+            layout.write_record(descriptor, replace(new, previous=previous[: layout.PREVIOUS_KEPT]))
+            layout.write_heartbeat(descriptor, 0)
+            return True
+        except OSError as error:
+            raise RecoverableError(f"write the lease file {self.path}: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+
+    def _open_for_change(self) -> int:
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise RecoverableError(f"open the lease file {self.path}: {error.strerror}") from error
+
+    def _is_the_file(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    async def _end_holders(self, rival: ProcessIdentity | None) -> None:
+        """Ends the processes that hold the lock and are known to be instances, and waits until they are gone."""
+        holders = self._processes.lock_holders(os.stat(self.path).st_ino)
+        current = self.read().record
+        known = {item for item in (current.process, rival, *current.previous) if item is not None and item != self._me}
+        guilty = [item for item in known if item.pid in holders and self._processes.gone(item) is False]
+        if not guilty:
+            pids = (
+                ", ".join(str(pid) for pid in sorted(holders)) or "none visible (is the host's PID namespace shared?)"
+            )
+            raise RecoverableError(f"take the lease {self.path}: locked by no known instance; holders by pid: {pids}")
+        for process in guilty:
+            log.warning("end the instance that stands still with the lease locked", extra={"pid": process.pid})
+            self._processes.kill(process)
+        deadline = self._clock.monotonic() + self._timing.kill_wait
+        while not all(self._processes.gone(process) for process in guilty):
+            if self._clock.monotonic() >= deadline:
+                pids = ", ".join(str(process.pid) for process in guilty)
+                raise RecoverableError(f"take the lease {self.path}: pid {pids} doesn't end, even killed")
+            await self._clock.sleep(self._timing.lock_poll)
