@@ -253,6 +253,8 @@ EXPORT int nvmlDeviceGetMemoryInfo(struct device *device, struct memory *memory)
         code = enter(__func__, device);
         if (code)
             return code;
+        if (!config_get("%d.nvmlDeviceGetMemoryInfo", device->gpu->index))
+            return NOT_SUPPORTED; /* unified memory */
         memory->total = mig_memory(device);
         memory->free = memory->total;
         memory->used = 0;

@@ -2,6 +2,7 @@
  *
  * Configuration of GPU i, e being a profile's enum:
  *   i.mig.capable, i.mig.mode, i.mig.needsReset, i.mig.maxDevices
+ *   i.mig.pairs         1: at most one instance with and one without i.mig.e.graphics
  *   i.mig.e.info        id slices max memoryMiB sm ce dec enc jpeg ofa
  *   i.mig.e.name        as nvmlGpuInstanceProfileInfo_v2_t holds it
  *   i.mig.e.size        memory slices of a placement
@@ -66,6 +67,18 @@ static unsigned placements(const struct gpu *gpu, unsigned profile_enum, const c
     return (unsigned)config_numbers(config_get("%d.mig.%u.%s", gpu->index, profile_enum, list), out, MAX_PLACEMENTS);
 }
 
+/* Jetson Thor's rule: at most two instances, one for compute and one for graphics. */
+static int pair_allowed(const struct gpu *gpu, unsigned profile_enum)
+{
+    unsigned long long wanted = config_number(0, "%d.mig.%u.graphics", gpu->index, profile_enum);
+
+    for (int i = 0; i < MAX_INSTANCES; i++)
+        if (gpu->instances[i].live &&
+            config_number(0, "%d.mig.%u.graphics", gpu->index, gpu->instances[i].profile_enum) == wanted)
+            return 0;
+    return 1;
+}
+
 /* Whether the part's engines and the profile's own limit allow one more of it. An +me instance is the only one of its
  * GPU because it takes the one OFA engine. */
 int engines_left(const struct gpu *gpu, unsigned profile_enum)
@@ -73,6 +86,8 @@ int engines_left(const struct gpu *gpu, unsigned profile_enum)
     unsigned long long wanted[INFO_NUMBERS], held[INFO_NUMBERS], other[INFO_NUMBERS];
 
     if (!gi_info(gpu, profile_enum, wanted) || gi_count(gpu, profile_enum) >= wanted[MAX])
+        return 0;
+    if (config_number(0, "%d.mig.pairs", gpu->index) && !pair_allowed(gpu, profile_enum))
         return 0;
     for (int engine = SM; engine < INFO_NUMBERS; engine++) {
         unsigned long long total = 0, used = wanted[engine];

@@ -95,6 +95,9 @@ def _mig(model: GpuModel) -> Iterator[tuple[str, str]]:
     needs_reset = mig.mode_toggle_needs_gpu_reset and model.modes.virtualization.nvml != 0
     yield "mig.capable", "1"
     yield "mig.needsReset", str(int(needs_reset))
+    if mig.extra_rules is not None:
+        # The one rule that a profile states.
+        yield "mig.pairs", "1"
     yield "mig.maxDevices", str(mig.max_mig_devices)
     for entry in mig.gpu_instance_profiles:
         for key, value in _instance_profile(model, entry):
@@ -110,6 +113,7 @@ def _instance_profile(model: GpuModel, entry: InstanceProfileEntry) -> Iterator[
     order = (*chosen, *(start for start in row.placement_starts if start not in chosen))
     yield "info", " ".join(map(str, numbers + engines))
     yield "name", model.mig.profile_info_name_prefix + row.name
+    yield "graphics", str(int("gfx" in row.attrs))
     yield "size", str(row.placement_size)
     yield "starts", " ".join(map(str, row.placement_starts))
     yield "order", " ".join(map(str, order))

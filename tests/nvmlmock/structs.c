@@ -71,6 +71,8 @@ EXPORT int nvmlDeviceGetFieldValues(struct device *device, int count, struct fie
 {
     int code = device ? enter(__func__, device) : INVALID_ARGUMENT;
 
+    if (!code && device->gpu_instance)
+        code = INVALID_ARGUMENT;
     for (int i = 0; !code && i < count; i++) {
         const char *value = config_get("%d.field.%u", device->gpu->index, values[i].field);
 
