@@ -194,9 +194,9 @@ class DriverSpecFile:
         self._told = files.other_versions
 
 
-def _mark(path: Path) -> tuple[int, int] | None:
+def _mark(path: Path) -> tuple[int, int, int] | None:
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_ino, status.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns, status.st_size
