@@ -8,7 +8,7 @@ pod's owner nothing ("context deadline exceeded") while a claim's error does, an
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kubeletplugin.clock import Clock
 from kubeletplugin.errors import NotActiveError
@@ -34,7 +34,7 @@ class CallRunner:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     async def run(
         self,
@@ -48,7 +48,8 @@ class CallRunner:
         remaining = KUBELET_DEADLINE if time_remaining is None else time_remaining
         margin = min(MARGIN, remaining * MARGIN_SHARE)
         task = asyncio.ensure_future(work(claims, self._clock.monotonic() + remaining - margin))
-        self._keep(task)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
         done, _ = await asyncio.wait({task}, timeout=remaining - margin / 2)
         if not done:
             log.error("call passed its deadline unanswered", extra={"claims": [claim.uid for claim in claims]})
@@ -76,12 +77,8 @@ class CallRunner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _keep(self, task: asyncio.Task[Mapping[str, T]]) -> None:
-        self._tasks.add(task)  # type: ignore[arg-type]
-        task.add_done_callback(self._forget)
-
-    def _forget(self, task: asyncio.Task[Mapping[str, T]]) -> None:
-        self._tasks.discard(task)  # type: ignore[arg-type]
+    def _forget(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # its caller may be gone; whoever is there has reported it
 

@@ -54,13 +54,13 @@ class Housekeeper:
         if self._loop is None:
             self._loop = asyncio.create_task(self._run(), name="peers")
 
-    async def stop(self) -> None:
-        tasks = [*self._watches.values(), *([self._loop] if self._loop is not None else [])]
-        self._loop = None
+    def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.cancel()
+            self._loop = None
+        for watch in self._watches.values():
+            watch.cancel()
         self._watches.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:

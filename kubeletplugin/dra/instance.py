@@ -106,10 +106,9 @@ class InstanceService(api_pb2_grpc.InstanceServicer):
 
     async def Watch(self, request: api_pb2.WatchRequest, context: Context) -> AsyncIterator[api_pb2.WatchResponse]:
         """Ends with the health streams: to tell when those end is what it is for."""
+        yield api_pb2.WatchResponse()
         while not self._gate.ended:
             await self._gate.changed(self._gate.version)
-        return
-        yield
 
 
 def add_to_server(server: grpc.aio.Server, service: InstanceService) -> None:

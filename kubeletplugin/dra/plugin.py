@@ -29,7 +29,7 @@ from kubeletplugin.dra.housekeeping import Housekeeper, HousekeepingTiming
 from kubeletplugin.dra.instance import GrpcPeers, InstanceService, Peers
 from kubeletplugin.dra.registrar import Registrar, RegistrarTiming
 from kubeletplugin.dra.router import FreshHandler, RelayedHandler
-from kubeletplugin.dra.sockets import SocketPaths
+from kubeletplugin.dra.sockets import SocketPaths, is_socket
 from kubeletplugin.dra.takeover import ActiveWork, State, TakeOver, TakeOverTiming
 from kubeletplugin.errors import FatalError
 from kubeletplugin.lease.lease import Lease
@@ -38,6 +38,10 @@ from kubeletplugin.lease.watchdog import Watchdog, WatchdogTiming
 from kubeletplugin.prepare.model import ClaimHandler
 
 log = logging.getLogger(__name__)
+
+
+SOCKET_LOOK = 5.0
+"""Seconds between two looks at the DRA socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ class DraPlugin:
         self._timing = timing or DraTiming()
         self._paths = paths
         self._lease = lease
+        self._clock = clock
         self._on_change = on_change
         self._peers = peers or GrpcPeers(lease.instance)
         self._gate = HealthGate()
@@ -140,6 +145,7 @@ class DraPlugin:
             raise FatalError(f"bind the DRA socket {self._paths.dra}: is the folder writable?") from error
         await self._server.start()
         self._spawn(self._takeover.run())
+        self._spawn(self._watch_socket())
         await self._registrar.start()
 
     async def stop(self) -> None:
@@ -151,7 +157,7 @@ class DraPlugin:
         await self._takeover.stop()
         await self._runner.drain(self._timing.pass_on_calls)
         await self._runner.cancel()
-        await self._housekeeper.stop()
+        self._housekeeper.stop()
         self._watchdog.stop()
         for task in self._tasks:
             task.cancel()
@@ -183,8 +189,14 @@ class DraPlugin:
             self._housekeeper.start()
         else:
             self._watchdog.stop()
-            self._spawn(self._housekeeper.stop())
+            self._housekeeper.stop()
         self._on_change(self.status)
+
+    async def _watch_socket(self) -> None:
+        """The kubelet can't connect again without the DRA socket, and a server can't bind anew: begin as a whole."""
+        while is_socket(self._paths.dra):
+            await self._clock.sleep(SOCKET_LOOK)
+        self._fail(FatalError(f"serve the kubelet: the DRA socket {self._paths.dra} was removed by somebody else"))
 
     def _fail(self, error: FatalError) -> None:
         if not self.fatal.done():

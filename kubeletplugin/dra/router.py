@@ -5,15 +5,18 @@ when the handler says that this instance isn't active any more, it is passed on 
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from kubeletplugin.clock import Clock
 from kubeletplugin.dra.instance import PeerError, Peers
 from kubeletplugin.dra.takeover import State, TakeOver
-from kubeletplugin.errors import NotActiveError
+from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.lease.lease import Lease
 from kubeletplugin.prepare.model import ClaimHandler, ClaimRef, PrepareResult
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -57,10 +60,8 @@ class FreshHandler:
                 return await self._pass_on(relay, claims, deadline)
             except NotActiveError:
                 await self._takeover.verify()
-            except PeerError:
-                pass
-            if self._takeover.state is State.STOPPED and self._lease.is_void(self._lease.read().record):
-                return None
+            except (PeerError, RecoverableError) as error:
+                log.debug("pass a call on", extra={"error": str(error)})
             await self._clock.sleep(min(PAUSE, max(self._left(deadline), 0)))
         return None
 

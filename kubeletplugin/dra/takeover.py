@@ -81,8 +81,9 @@ class TakeOver:
         self._changed = asyncio.Event()
         self._transition = asyncio.Lock()
         self._attempt: asyncio.Task[None] | None = None
-        self._may_look = False
         self._was_registered = False
+        self._yielding: set[asyncio.Task[bool]] = set()
+        self._unresponsive: object = None
         self._not_before = 0.0
         self.failure = ""
 
@@ -101,9 +102,8 @@ class TakeOver:
 
     def registered(self) -> None:
         """The kubelet has confirmed a registration, so it calls this instance next. The first one makes it ask for
-        the lease; a later one (a restarted kubelet registers all instances anew) only if nobody is active."""
-        self._may_look = True
-        if not self._was_registered or self._lease.is_void(self._lease.read().record):
+        the lease; after a later one (a restarted kubelet registers all instances anew) it does if nobody is active."""
+        if not self._was_registered:
             self._was_registered = True
             self.ask()
 
@@ -125,12 +125,13 @@ class TakeOver:
     async def look(self) -> None:
         if self._state is State.ACTIVE:
             await self._beat()
-        elif self._state is State.STANDBY and self._may_look:
+        elif self._state is State.STANDBY and self._was_registered and self._clock.monotonic() >= self._not_before:
             snapshot = self._lease.read()
-            stale = self._stale.look(snapshot.pulse())
-            if stale:
+            if self._stale.look(snapshot.pulse()):
                 log.warning("active instance's heartbeat stands still", extra={"instance": snapshot.record.instance})
-            if stale or self._lease.is_void(snapshot.record):
+                self._unresponsive = snapshot.pulse()
+                await asyncio.shield(self.ask())
+            elif self._lease.is_void(snapshot.record):
                 await asyncio.shield(self.ask())
 
     async def verify(self) -> None:
@@ -140,6 +141,12 @@ class TakeOver:
 
     async def give_up(self, asker: str) -> bool:
         """Yields to ``asker``. Returns whether this instance was active, when its effects are finished."""
+        task = asyncio.create_task(self._give_up(asker), name="yield")
+        self._yielding.add(task)
+        task.add_done_callback(self._yielding.discard)
+        return await asyncio.shield(task)
+
+    async def _give_up(self, asker: str) -> bool:
         async with self._transition:
             if self._state is not State.ACTIVE:
                 return False
@@ -148,7 +155,9 @@ class TakeOver:
             return True
 
     async def stop(self) -> None:
-        """Steps back for good and tells the others that nobody is active."""
+        """Steps back for good and tells the others that nobody is active; a take-over under way is broken off."""
+        if self._attempt is not None:
+            self._attempt.cancel()
         async with self._transition:
             if self._state is State.ACTIVE:
                 await self._leave(State.STOPPED, release=True)
@@ -159,8 +168,10 @@ class TakeOver:
             if self._state is not State.STANDBY or self._clock.monotonic() < self._not_before:
                 return
             try:
-                seen = self._lease.read().record
-                await self._ask_to_yield(seen)
+                snapshot = self._lease.read()
+                seen = snapshot.record
+                if snapshot.pulse() != self._unresponsive:
+                    await self._ask_to_yield(seen)
                 if await self._lease.acquire(seen):
                     await self._activate(seen)
             except RecoverableError as error:
@@ -182,6 +193,9 @@ class TakeOver:
         self._set(State.ACTIVATING)
         try:
             await self._work.activate(epoch)
+        except asyncio.CancelledError:
+            await self._leave(State.STANDBY, release=True)
+            raise
         except Exception as error:
             await self._leave(State.STANDBY, release=True)
             self._fail(error)

@@ -235,10 +235,8 @@ class Lease:
         known = {item for item in (current.process, rival, *current.previous) if item is not None and item != self._me}
         guilty = [item for item in known if item.pid in holders and self._processes.gone(item) is False]
         if not guilty:
-            pids = (
-                ", ".join(str(pid) for pid in sorted(holders)) or "none visible (is the host's PID namespace shared?)"
-            )
-            raise RecoverableError(f"take the lease {self.path}: locked by no known instance; holders by pid: {pids}")
+            pids = ", ".join(str(pid) for pid in sorted(holders)) or "none visible; does the pod have hostPID?"
+            raise RecoverableError(f"take the lease {self.path}: locked by no known instance, holders by pid: {pids}")
         for process in guilty:
             log.warning("end the instance that stands still with the lease locked", extra={"pid": process.pid})
             self._processes.kill(process)

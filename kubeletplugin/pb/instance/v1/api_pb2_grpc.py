@@ -57,7 +57,7 @@ class InstanceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Stays open and silent for as long as this instance serves: its end tells the caller that the instance is gone.
+        """One message at once, then silence for as long as this instance serves: the end tells the caller that it is gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
