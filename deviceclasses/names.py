@@ -4,6 +4,9 @@ Compatible on purpose with NVIDIA's DRA driver, so that claims, CEL and pod spec
 domain belongs to the driver's own domain.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 DRIVER_NAME = "gpu.nvidia.com"
 CONFIG_API_VERSION = "resource.nvidia.com/v1beta1"
 CDI_VENDOR = "k8s.gpu.nvidia.com"
@@ -13,7 +16,7 @@ CDI_DRIVER_CLASS = "driver"
 TYPE_GPU = "gpu"
 TYPE_MIG = "mig"
 
-# Attributes, in the order in which they are kept when a device would pass MAX_KEYS: the peer's first.
+# Attributes: the peer's first.
 ATTRIBUTE_TYPE = "type"
 ATTRIBUTE_UUID = "uuid"
 ATTRIBUTE_PARENT_UUID = "parentUUID"
@@ -38,6 +41,60 @@ ATTRIBUTE_NVLINK_DOMAIN = "nvlinkDomain"
 ATTRIBUTE_CLIQUE_ID = "cliqueID"
 ATTRIBUTE_DRIVER_VERSION_RAW = "driverVersionRaw"
 
+_CORE_OF_ALL = frozenset(
+    {
+        ATTRIBUTE_TYPE,
+        ATTRIBUTE_UUID,
+        ATTRIBUTE_PRODUCT_NAME,
+        ATTRIBUTE_BRAND,
+        ATTRIBUTE_ARCHITECTURE,
+        ATTRIBUTE_CUDA_COMPUTE_CAPABILITY,
+        ATTRIBUTE_DRIVER_VERSION,
+        ATTRIBUTE_CUDA_DRIVER_VERSION,
+        ATTRIBUTE_PCI_BUS_ID,
+    }
+)
+
+CORE_ATTRIBUTES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        TYPE_GPU: _CORE_OF_ALL,
+        TYPE_MIG: _CORE_OF_ALL | {ATTRIBUTE_PARENT_UUID, ATTRIBUTE_PROFILE},
+    }
+)
+"""What every published device of a type carries, whatever the hardware: a selector may name these without has()."""
+
+ATTRIBUTE_KEEP_ORDER: tuple[str, ...] = (
+    ATTRIBUTE_TYPE,
+    ATTRIBUTE_UUID,
+    ATTRIBUTE_PARENT_UUID,
+    ATTRIBUTE_PROFILE,
+    ATTRIBUTE_PRODUCT_NAME,
+    ATTRIBUTE_BRAND,
+    ATTRIBUTE_ARCHITECTURE,
+    ATTRIBUTE_CUDA_COMPUTE_CAPABILITY,
+    ATTRIBUTE_DRIVER_VERSION,
+    ATTRIBUTE_CUDA_DRIVER_VERSION,
+    ATTRIBUTE_PCI_BUS_ID,
+    ATTRIBUTE_PCIE_ROOT,
+    ATTRIBUTE_NUMA_NODE,
+    ATTRIBUTE_ADDRESSING_MODE,
+    ATTRIBUTE_GPU_MODULE_ID,
+    ATTRIBUTE_INDEX,
+    ATTRIBUTE_MINOR,
+    ATTRIBUTE_UNIFIED_MEMORY,
+    ATTRIBUTE_ECC_ENABLED,
+    ATTRIBUTE_NVLINK_DOMAIN,
+    ATTRIBUTE_CLIQUE_ID,
+    ATTRIBUTE_DRIVER_VERSION_RAW,
+)
+"""Publishing order. Where a device would pass MAX_KEYS the last key gives way first, on all devices of its type on the
+node alike; core keys and capacities never do."""
+
+VERSION_ATTRIBUTES = frozenset(
+    {ATTRIBUTE_CUDA_COMPUTE_CAPABILITY, ATTRIBUTE_DRIVER_VERSION, ATTRIBUTE_CUDA_DRIVER_VERSION}
+)
+"""Published with the type `version`: a selector compares them with semver()."""
+
 CAPACITY_MEMORY = "memory"
 CAPACITY_MULTIPROCESSORS = "multiprocessors"
 CAPACITY_COPY_ENGINES = "copyEngines"
@@ -46,6 +103,24 @@ CAPACITY_ENCODERS = "encoders"
 CAPACITY_JPEG_ENGINES = "jpegEngines"
 CAPACITY_OFA_ENGINES = "ofaEngines"
 CAPACITY_MEMORY_SLICE = "memorySlice{}"
+
+CORE_CAPACITIES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        TYPE_GPU: frozenset({CAPACITY_MEMORY}),
+        TYPE_MIG: frozenset(
+            {
+                CAPACITY_MEMORY,
+                CAPACITY_MULTIPROCESSORS,
+                CAPACITY_COPY_ENGINES,
+                CAPACITY_DECODERS,
+                CAPACITY_ENCODERS,
+                CAPACITY_JPEG_ENGINES,
+                CAPACITY_OFA_ENGINES,
+            }
+        ),
+    }
+)
+"""As CORE_ATTRIBUTES, for capacities."""
 
 MAX_KEYS = 32
 """Attributes and capacities of one device together (resource.k8s.io/v1)."""

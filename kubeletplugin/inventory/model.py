@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
 
+from kubeletplugin.inventory import pci
+
 
 class DeviceKind(StrEnum):
     GPU = "gpu"
@@ -33,11 +35,14 @@ class MigIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One allocatable device.
+    """One device, allocatable unless ``problem`` says otherwise.
 
     ``uuid`` is the device's own (``GPU-...`` or ``MIG-...``), ``gpu_uuid`` the physical GPU's. ``pci_bus_id`` in
     sysfs form (``0000:1b:00.0``). ``attributes`` and ``capacity`` are in publishing order; a capacity is a
     Kubernetes quantity as the API server would print it. ``memory_bytes`` is what ``capacity`` says of memory.
+
+    ``problem`` is empty for a device seen whole in this look. Otherwise the device is here only because a claim, a
+    hold or a drain still refers to its name: its facts are the last known ones, and nobody new may be given it.
     """
 
     name: str
@@ -50,6 +55,14 @@ class Device:
     attributes: Mapping[str, Attribute]
     capacity: Mapping[str, str]
     mig: MigIdentity | None = None
+    memory_bytes: int = 0
+    problem: str = ""
+
+    @property
+    def place(self) -> tuple[tuple[int, int, int, int], int, int]:
+        """Sort key: bus order, then placement on the GPU."""
+        start, size = (self.mig.placement_start, self.mig.placement_size) if self.mig else (0, 0)
+        return (pci.sort_key(self.pci_bus_id), start, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +80,23 @@ class WithheldGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Something a person should know that costs no device: a dropped attribute, an exclusion that matches nothing.
+
+    ``uuid`` of the GPU it concerns, empty for the node.
+    """
+
+    uuid: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """One look at the node. ``devices`` are ordered: GPUs by PCI address, partitions by placement.
 
-    ``answered`` holds the UUIDs of the physical GPUs for which NVML answered in this look, ``lost`` those for which
-    it said that they are gone (GPU_IS_LOST) or which were there before and are not enumerated any more.
+    ``answered`` holds the UUIDs of the physical GPUs for which NVML answered everything that a device needs in this
+    look, ``lost`` those of GPUs for which it said that they are gone (GPU_IS_LOST) or which were there before and are
+    not enumerated any more, and of partitions in use that don't exist any more.
     """
 
     driver_version: str
@@ -79,6 +104,7 @@ class Inventory:
     withheld: tuple[WithheldGpu, ...] = ()
     answered: frozenset[str] = field(default_factory=frozenset)
     lost: frozenset[str] = field(default_factory=frozenset)
+    notices: tuple[Notice, ...] = ()
 
     def by_name(self, name: str) -> Device | None:
         return next((device for device in self.devices if device.name == name), None)
