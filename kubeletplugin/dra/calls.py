@@ -26,6 +26,7 @@ MARGIN_SHARE = 0.2
 """Seconds kept for the way back; of a shorter deadline than the kubelet's at most this share."""
 
 INTERNAL_ERROR = "internal error in the GPU agent; its log on this node has the details"
+STOPPING = "the GPU agent is stopping; the next try takes it up again"
 OUT_OF_TIME = "the GPU agent is still working on it; the next try takes up the result"
 
 
@@ -54,6 +55,8 @@ class CallRunner:
         if not done:
             log.error("call passed its deadline unanswered", extra={"claims": [claim.uid for claim in claims]})
             return {claim.uid: failure(OUT_OF_TIME) for claim in claims}
+        if task.cancelled():
+            return {claim.uid: failure(STOPPING) for claim in claims}
         try:
             results = task.result()
         except NotActiveError:

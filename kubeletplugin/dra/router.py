@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from kubeletplugin.clock import Clock
+from kubeletplugin.dra.calls import STOPPING
 from kubeletplugin.dra.instance import PeerError, Peers
 from kubeletplugin.dra.takeover import State, TakeOver
 from kubeletplugin.errors import NotActiveError, RecoverableError
@@ -87,7 +88,7 @@ class FreshHandler:
 
     def _why_not(self) -> str:
         if self._takeover.state is State.STOPPED:
-            return "the GPU agent is stopping; it will be tried again"
+            return STOPPING
         reason = self._takeover.failure or "the instances of the agent didn't agree in time who serves"
         return f"the GPU agent can't serve claims now: {reason}"
 
