@@ -72,8 +72,10 @@ class Session:
         except UnicodeDecodeError as error:  # a board with garbage in its InfoROM
             raise NvmlError(NvmlCode.UNKNOWN, name) from error
 
-    def _handle(self, pointer: Any) -> Handle:
-        return Handle(pointer, self._token)
+    def _call_for_handle(self, name: str, *arguments: object) -> Handle:
+        """As ``_call``, for one that returns a pointer, which belongs to the session in which the call began."""
+        token = self._token
+        return Handle(self._call(name, *arguments), token)
 
     def _pointer(self, handle: Handle, call: str) -> Any:
         if handle.session is not self._token:

@@ -71,11 +71,11 @@ class RealNvml(MigCalls):
         return int(self._call("nvmlDeviceGetCount"))
 
     def device_by_index(self, index: int) -> DeviceHandle:
-        return DeviceHandle(self._handle(self._call("nvmlDeviceGetHandleByIndex", index)))
+        return DeviceHandle(self._call_for_handle("nvmlDeviceGetHandleByIndex", index))
 
     def device_by_uuid(self, uuid: str) -> DeviceHandle:
         # As bytes: not every version of nvidia-ml-py encodes this argument.
-        return DeviceHandle(self._handle(self._call("nvmlDeviceGetHandleByUUID", uuid.encode())))
+        return DeviceHandle(self._call_for_handle("nvmlDeviceGetHandleByUUID", uuid.encode()))
 
     # --- identity ---
     def uuid(self, device: DeviceHandle) -> str:

@@ -12,7 +12,7 @@ class Caller(Protocol):
 
     def _call(self, name: str, *arguments: object) -> Any: ...
 
-    def _handle(self, pointer: Any) -> Handle: ...
+    def _call_for_handle(self, name: str, *arguments: object) -> Handle: ...
 
 
 class RealEventSet:
@@ -20,7 +20,7 @@ class RealEventSet:
 
     def __init__(self, session: Caller) -> None:
         self._session = session
-        self._set = session._handle(session._call("nvmlEventSetCreate"))
+        self._set = session._call_for_handle("nvmlEventSetCreate")
         # An event of a lost GPU carries a handle that may no longer answer with its UUID, so it is asked for before.
         self._uuids: dict[int | None, str] = {}
 
@@ -34,7 +34,7 @@ class RealEventSet:
         data = self._session._call("nvmlEventSetWait", self._set, timeout_ms)
         uuid = self._uuids.get(_address(data.device))
         if uuid is None:
-            uuid = str(self._session._call("nvmlDeviceGetUUID", self._session._handle(data.device)))
+            uuid = str(self._session._call("nvmlDeviceGetUUID", Handle(data.device, self._set.session)))
         return Event(
             uuid=uuid,
             type=int(data.eventType),

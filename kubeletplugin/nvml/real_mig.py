@@ -16,7 +16,7 @@ from .api import (
     Modes,
     Placement,
 )
-from .binding import Session
+from .binding import Handle, Session
 from .errors import NvmlCode, NvmlError
 
 _MAX_INSTANCES = 64
@@ -37,7 +37,7 @@ class MigCalls(Session):
         return int(self._call("nvmlDeviceGetMaxMigDeviceCount", device))
 
     def mig_device_by_index(self, device: DeviceHandle, index: int) -> DeviceHandle:
-        return DeviceHandle(self._handle(self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, index)))
+        return DeviceHandle(self._call_for_handle("nvmlDeviceGetMigDeviceHandleByIndex", device, index))
 
     def gpu_instance_id(self, mig_device: DeviceHandle) -> int:
         return int(self._call("nvmlDeviceGetGpuInstanceId", mig_device))
@@ -74,16 +74,16 @@ class MigCalls(Session):
 
     def gpu_instances(self, device: DeviceHandle, profile_id: int) -> tuple[GpuInstance, ...]:
         found = self._instances("nvmlDeviceGetGpuInstances", pynvml.c_nvmlGpuInstance_t, device, profile_id)
-        return tuple(self._gpu_instance(pointer) for pointer in found)
+        return tuple(self._gpu_instance(handle) for handle in found)
 
     def create_gpu_instance(
         self, device: DeviceHandle, profile_id: int, placement: Placement | None = None
     ) -> GpuInstance:
         if placement is None:
-            return self._gpu_instance(self._call("nvmlDeviceCreateGpuInstance", device, profile_id))
+            return self._gpu_instance(self._call_for_handle("nvmlDeviceCreateGpuInstance", device, profile_id))
         where = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
         name = "nvmlDeviceCreateGpuInstanceWithPlacement"
-        return self._gpu_instance(self._call(name, device, profile_id, ctypes.byref(where)))
+        return self._gpu_instance(self._call_for_handle(name, device, profile_id, ctypes.byref(where)))
 
     def destroy_gpu_instance(self, gpu_instance: GpuInstanceHandle) -> None:
         self._call("nvmlGpuInstanceDestroy", gpu_instance)
@@ -102,47 +102,47 @@ class MigCalls(Session):
     def compute_instances(self, gpu_instance: GpuInstanceHandle, profile_id: int) -> tuple[ComputeInstance, ...]:
         name = "nvmlGpuInstanceGetComputeInstances"
         found = self._instances(name, pynvml.c_nvmlComputeInstance_t, gpu_instance, profile_id)
-        return tuple(self._compute_instance(pointer) for pointer in found)
+        return tuple(self._compute_instance(handle) for handle in found)
 
     def create_compute_instance(self, gpu_instance: GpuInstanceHandle, profile_id: int) -> ComputeInstance:
-        return self._compute_instance(self._call("nvmlGpuInstanceCreateComputeInstance", gpu_instance, profile_id))
+        name = "nvmlGpuInstanceCreateComputeInstance"
+        return self._compute_instance(self._call_for_handle(name, gpu_instance, profile_id))
 
     def destroy_compute_instance(self, compute_instance: ComputeInstanceHandle) -> None:
         self._call("nvmlComputeInstanceDestroy", compute_instance)
 
-    def _instances(self, name: str, pointer_type: Any, owner: object, profile_id: int) -> list[Any]:
+    def _instances(self, name: str, pointer_type: Any, owner: object, profile_id: int) -> list[Handle]:
+        token = self._token
         pointers = (pointer_type * _MAX_INSTANCES)()
         count = ctypes.c_uint(_MAX_INSTANCES)
         self._call(name, owner, profile_id, ctypes.byref(pointers), ctypes.byref(count))
-        return [pointers[i] for i in range(count.value)]
+        return [Handle(pointers[i], token) for i in range(count.value)]
 
-    def _gpu_instance(self, pointer: Any) -> GpuInstance:
-        handle = self._handle(pointer)
+    def _gpu_instance(self, handle: Handle) -> GpuInstance:
         info = self._call("nvmlGpuInstanceGetInfo", handle)
         return GpuInstance(GpuInstanceHandle(handle), int(info.id), int(info.profileId), _placement(info.placement))
 
-    def _compute_instance(self, pointer: Any) -> ComputeInstance:
-        handle = self._handle(pointer)
+    def _compute_instance(self, handle: Handle) -> ComputeInstance:
         info = self._call("nvmlComputeInstanceGetInfo", handle)
         return ComputeInstance(
             ComputeInstanceHandle(handle),
             int(info.id),
             int(info.profileId),
             _placement(info.placement),
-            self._mig_uuid(info),
+            self._mig_uuid(info, handle.session),
         )
 
-    def _mig_uuid(self, info: Any) -> str:
+    def _mig_uuid(self, info: Any, session: object) -> str:
         """The UUID of the MIG device that the compute instance ``info`` makes.
 
         Drivers give the MIG device as ``info.device``, although nvml.h calls the field the parent device; should one
         keep to its header, the MIG device is looked up among the parent's.
         """
-        device = DeviceHandle(self._handle(info.device))
+        device = DeviceHandle(Handle(info.device, session))
         uuid = str(self._call("nvmlDeviceGetUUID", device))
         if uuid.startswith("MIG-"):
             return uuid
-        gpu_instance_id = int(self._call("nvmlGpuInstanceGetInfo", self._handle(info.gpuInstance)).id)
+        gpu_instance_id = int(self._call("nvmlGpuInstanceGetInfo", Handle(info.gpuInstance, session)).id)
         for index in range(self.max_mig_device_count(device)):
             try:
                 mig_device = self.mig_device_by_index(device, index)

@@ -161,6 +161,14 @@ static int start(void)
     return SUCCESS;
 }
 
+/* Forgets sessions that a failed test left open, so that the next init reads the configuration. */
+EXPORT void nvmlmock_reset(void)
+{
+    pthread_mutex_lock(&mock_lock);
+    sessions = 0;
+    pthread_mutex_unlock(&mock_lock);
+}
+
 EXPORT int nvmlInitWithFlags(unsigned flags)
 {
     int code;

@@ -20,9 +20,11 @@ class NvmlMock:
         self.library = library
         self.config = config
         self._control = ctypes.CDLL(str(library))
+        self._control.nvmlmock_reset()
 
     def be(self, profile: MachineProfile, extra: dict[str, str] | None = None) -> None:
-        self.config.write_text(render(profile, extra))
+        # A board may hold any bytes: surrogates stand for those that aren't UTF-8.
+        self.config.write_text(render(profile, extra), errors="surrogateescape")
 
     def fault(self, symbol: str, device: int, code: int, times: int = FOR_EVER) -> None:
         """``symbol`` as exported (``nvmlDeviceGetCount_v2``), ``*`` for all calls about ``device``."""
