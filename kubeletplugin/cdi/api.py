@@ -1,4 +1,4 @@
-"""What preparing needs of CDI (implemented by cdi.claims.ClaimSpecs)."""
+"""What preparing needs of CDI (implemented by cdi.claims.ClaimSpecFiles)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

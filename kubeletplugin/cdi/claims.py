@@ -20,7 +20,7 @@ from kubeletplugin.cdi.hostnodes import HostNodes
 from kubeletplugin.cdi.spec import ContainerEdits, DeviceNode
 from kubeletplugin.cdi.writer import SpecWriter
 from kubeletplugin.errors import ClaimError
-from kubeletplugin.inventory.model import Device
+from kubeletplugin.inventory.model import Device, MigIdentity
 
 VISIBLE_DEVICES = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
@@ -84,9 +84,7 @@ class ClaimSpecFiles:
             raise ValueError(f"variables {clash} of {device.cdi_name} belong to other CDI edits")
         gpu_node = self._gpu_node(device.device)
         if device.device.mig is not None:
-            mig = device.device.mig
-            caps = self._nodes.mig_caps(device.device.minor, mig.gpu_instance_id, mig.compute_instance_id)
-            return ContainerEdits(env=env, device_nodes=(gpu_node, *caps))
+            return ContainerEdits(env=env, device_nodes=(gpu_node, *self._caps_nodes(device.device, device.device.mig)))
         drm = self._nodes.drm(device.device.pci_bus_id)
         return ContainerEdits(env=env, device_nodes=(gpu_node, *drm), hooks=self._drm_hooks(drm))
 
@@ -98,6 +96,12 @@ class ClaimSpecFiles:
                 f"run nvidia-modprobe -c {device.minor} there, or look why the driver is not loaded"
             )
         return node
+
+    def _caps_nodes(self, device: Device, mig: MigIdentity) -> tuple[DeviceNode, ...]:
+        try:
+            return self._nodes.mig_caps(device.minor, mig.gpu_instance_id, mig.compute_instance_id)
+        except ClaimError as error:
+            raise ClaimError(f"{device.name}: {error}") from error
 
     def _drm_hooks(self, drm: tuple[DeviceNode, ...]) -> tuple[spec.Hook, ...]:
         """Graphics programs find a GPU by its PCI address in /dev/dri/by-path."""

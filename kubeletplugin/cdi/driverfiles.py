@@ -98,8 +98,8 @@ class DriverFile:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """``names``: the further names, in its own folder or relative to it, under which programs look for it, each with
-    the link text that leads there."""
+    """``links``: further names, relative to the library's folder, under which programs look for it, each with the text
+    of the link that leads there."""
 
     file: DriverFile
     elf: ElfFacts

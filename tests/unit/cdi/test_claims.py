@@ -90,6 +90,11 @@ def test_a_mig_partition_gets_its_two_capabilities_and_no_display_node(machine: 
     ]
 
 
+def test_a_partition_that_is_gone_is_named(machine: Machine) -> None:
+    with pytest.raises(ClaimError, match=r"gpu-0-mig-1g10gb-19-2: read .*gi9/access: FileNotFoundError"):
+        machine.claims.write(UID, [device(machine, mig(0, 9, 0, "gpu-0-mig-1g10gb-19-2"))])
+
+
 def test_a_gpu_s_display_nodes_and_links(machine: Machine) -> None:
     machine.devices("dri/card1", "dri/renderD128")
     machine.drm("0000:13:00.0", "card1", "renderD128")
