@@ -1,1 +1,1 @@
-"""The node's record of claims, holds, intents and name bindings: one SQLite file."""
+"""The node's memory: who holds which device, how to undo what was done, and what a device name means."""

@@ -1,0 +1,195 @@
+"""The ledger as the active instance uses it: an async API over one connection in one thread of its own.
+
+SQLite blocks (a commit is an fsync), so all of it runs in that thread, in the order in which it was asked for: what
+is read after a write was asked for sees it, even when the write's caller was cancelled meanwhile. Every write is one
+BEGIN IMMEDIATE transaction, from begin to commit under the lease's fence, without any await or outside call in it:
+who lost the lease, or wakes after having been stopped, gets NotActiveError and has changed nothing (model.md,
+R_LOCK).
+"""
+
+import asyncio
+import datetime
+import sqlite3
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+from kubeletplugin.ledger import files, queries, schema
+from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice, Hold, Intent, Snapshot
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Fence(Protocol):
+    """What the ledger needs of the lease: held() raises NotActiveError when this instance isn't the active one."""
+
+    def held(self) -> AbstractContextManager[None]: ...
+
+
+class Ledger:
+    """Made by ``open``. Methods raise NotActiveError, LedgerBusyError, LedgerIOError, LedgerDamagedError.
+
+    ``close`` is for an orderly end only. A process that lost the lease leaves the file open or ends by os._exit:
+    a close would checkpoint and drop locks beside the new holder.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, executor: Executor, fence: Fence, *, path: Path, boot_id: str, epoch: int
+    ) -> None:
+        self._connection = connection
+        self._executor = executor
+        self._fence = fence
+        self.path = path
+        self.boot_id = boot_id
+        self.epoch = epoch
+
+    @classmethod
+    async def open(
+        cls, path: Path, *, fence: Fence, boot_id: str, epoch: int = 0, executor: Executor | None = None
+    ) -> Self:
+        """Opens or creates the file and grows its schema. ``executor`` must run one thing at a time and is taken over;
+        by default a thread of its own. Raises LedgerTooNewError, too."""
+        own = executor or ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+
+        def connect() -> sqlite3.Connection:
+            with fence.held():
+                connection = files.connect(path)
+                try:
+                    _transact(connection, lambda: schema.prepare_for_writing(connection, str(path), boot_id), path)
+                except BaseException:
+                    connection.close()
+                    raise
+                return connection
+
+        try:
+            connection = await asyncio.get_running_loop().run_in_executor(own, connect)
+        except BaseException:
+            own.shutdown(wait=False)
+            raise
+        return cls(connection, own, fence, path=path, boot_id=boot_id, epoch=epoch)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._connection.close)
+        self._executor.shutdown(wait=False)
+
+    # --- claims ---
+    async def claim(self, uid: str) -> ClaimRecord | None:
+        return await self._read(queries.claim, uid)
+
+    async def claims(self) -> tuple[ClaimRecord, ...]:
+        """Oldest first."""
+        return await self._read(queries.claims)
+
+    async def commit_claim(self, record: ClaimRecord, devices: Sequence[HeldDevice]) -> tuple[Hold, ...]:
+        """Makes the claim prepared and its devices held, or returns the holds in the way and changes nothing.
+
+        Looking and committing are one transaction, so two claims can't both get past each other.
+        """
+        return await self._write(queries.commit_claim, record, devices)
+
+    async def add_pods(self, uid: str, pods: Collection[str]) -> None:
+        """Adds to the pods of a prepared claim; of no effect for one that isn't."""
+        await self._write(queries.add_pods, uid, pods)
+
+    async def refresh_claim(self, uid: str, aliases: Sequence[str]) -> None:
+        """Notes that the claim's file is written anew in this boot, by this holder of the lease."""
+        await self._write(queries.refresh_claim, uid, aliases, self.boot_id, self.epoch)
+
+    async def end_claim(self, uid: str, drains: Sequence[Drain], at: datetime.datetime) -> None:
+        """Takes the claim and its holds away; ``drains`` stay in the way of others until ``end_drain``."""
+        await self._write(queries.end_claim, uid, drains, at.isoformat(timespec="seconds"))
+
+    # --- holds ---
+    async def conflicts(self, claim_uid: str, devices: Sequence[HeldDevice]) -> tuple[Hold, ...]:
+        """Holds of others that overlap with ``devices``."""
+        return await self._read(queries.conflicts, claim_uid, devices)
+
+    async def holds_on(self, gpu_uuid: str) -> tuple[Hold, ...]:
+        return await self._read(queries.holds_on, gpu_uuid)
+
+    async def holds_of(self, holder_id: str) -> tuple[Hold, ...]:
+        return await self._read(queries.holds_of, holder_id)
+
+    async def draining(self) -> tuple[Hold, ...]:
+        return await self._read(queries.draining)
+
+    async def end_drain(self, hold_id: int) -> None:
+        await self._write(queries.end_drain, hold_id)
+
+    # --- names (inventory.model.NameBindings) ---
+    async def bindings(self) -> Mapping[str, str]:
+        return await self._read(queries.bindings)
+
+    async def referenced_names(self) -> frozenset[str]:
+        return await self._read(queries.referenced_names)
+
+    async def set_bindings(self, bindings: Mapping[str, str]) -> None:
+        """Replaces all; ValueError when a name that a hold refers to would be dropped or moved."""
+        if bindings != await self.bindings():
+            await self._write(queries.set_bindings, bindings)
+
+    # --- intents ---
+    async def add_intent(self, kind: str, target: str, undo: Mapping[str, Any], *, claim_uid: str = "") -> int:
+        """To be awaited before the effect is done."""
+        return await self._write(queries.add_intent, kind, target, undo, claim_uid, self.boot_id)
+
+    async def mark_done(self, intent_id: int) -> None:
+        await self._write(queries.mark_done, intent_id)
+
+    async def remove_intent(self, intent_id: int) -> None:
+        """After its effect has been undone, or has gone with the boot."""
+        await self._write(queries.remove_intent, intent_id)
+
+    async def intents(self) -> tuple[Intent, ...]:
+        """Oldest first; undo the newest first."""
+        return await self._read(queries.intents)
+
+    # --- health verdicts ---
+    async def verdicts(self) -> Mapping[str, Mapping[str, Any]]:
+        """By device UUID."""
+        return await self._read(queries.verdicts)
+
+    async def set_verdict(self, device_uuid: str, verdict: Mapping[str, Any] | None) -> None:
+        """None takes it away."""
+        await self._write(queries.set_verdict, device_uuid, verdict)
+
+    async def snapshot(self) -> Snapshot:
+        return await self._read(files.snapshot)
+
+    async def _read(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        def run() -> T:
+            try:
+                return query(self._connection, *args, **kwargs)
+            except sqlite3.Error as error:
+                raise files.translate(error, f"read the ledger {self.path}") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, run)
+
+    async def _write(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        def run() -> T:
+            with self._fence.held():
+                return _transact(self._connection, lambda: query(self._connection, *args, **kwargs), self.path)
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, run)
+
+
+def _transact(connection: sqlite3.Connection, work: Callable[[], T], path: Path) -> T:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = work()
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except sqlite3.Error as error:
+        raise files.translate(error, f"write the ledger {path}") from error
+    return result

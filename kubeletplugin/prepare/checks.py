@@ -1,0 +1,150 @@
+"""Checks of holds against the API server and the kubelet: for what no Unprepare will end, or no Prepare will mend.
+
+A check ends a hold only if a live GET says that the claim is gone, deallocated or allocated differently, *and* the
+kubelet's list, read with the claim's turn, doesn't have it (model.md, R_KREF): while it has, Unprepare will come. An
+API server that doesn't answer has said nothing. "Gone" is never taken from a watch.
+"""
+
+import enum
+import functools
+import logging
+
+from kubeapi import errors as api_errors
+from kubeapi.client import RESOURCE_CLAIMS, Json
+from kubeletplugin.errors import ClaimError, RecoverableError
+from kubeletplugin.ledger.model import ClaimRecord, Hold
+from kubeletplugin.prepare import allocation as claims
+from kubeletplugin.prepare import record as records
+from kubeletplugin.prepare.effort import to_the_end
+from kubeletplugin.prepare.kubelet_state import KubeletClaims
+from kubeletplugin.prepare.model import ClaimRef
+from kubeletplugin.prepare.ports import Node
+from kubeletplugin.prepare.release import Releaser
+from kubeletplugin.prepare.sightings import Sightings
+from kubeletplugin.prepare.slots import ClaimTurns
+
+log = logging.getLogger(__name__)
+
+
+class Standing(enum.Enum):
+    """How a hold that is in the way stands; the value goes on after "held by claim X, " in an error."""
+
+    VALID = "which is allocated the device"
+    BUSY = "which is being worked on"
+    UNKNOWN = "about which the API server doesn't answer"
+    LISTED = "which has let it go; waiting for its pod to end"
+    ENDED = "which has ended"
+
+
+class Checks:
+    def __init__(self, node: Node, turns: ClaimTurns, sightings: Sightings, releaser: Releaser) -> None:
+        self._node = node
+        self._turns = turns
+        self._sightings = sightings
+        self._releaser = releaser
+
+    async def standing(self, hold: Hold) -> Standing:
+        """Of a claim's hold (not a draining one), by a live GET; ends it if it is over and may be ended."""
+        ref = ClaimRef(hold.holder.id, hold.holder.namespace, hold.holder.name)
+        try:
+            claim = await self._get(ref)
+        except api_errors.ApiError:
+            return Standing.UNKNOWN
+        allocation = claims.read(claim) if claim else None
+        if allocation is not None and hold.device.name in {result.device for result in allocation.results}:
+            return Standing.VALID
+        return await self._end_if_over(ref)
+
+    async def sweep(self, kubelet: KubeletClaims) -> None:
+        """All claims once: ends what is over, writes missing files again, tells of claims that moved."""
+        node = self._node
+        files = await node.offload(node.specs.claim_uids)
+        recorded = await node.ledger.claims()
+        for uid in self._sightings.followed() - {record.uid for record in recorded}:
+            if not self._turns.busy(uid):
+                self._sightings.forget(uid)
+        for record in recorded:
+            try:
+                if not kubelet.lists(record.uid):
+                    await self._end_if_over(ClaimRef(record.uid, record.namespace, record.name))
+                elif record.uid not in files:
+                    await self._restore_file(record.uid)
+                if self._sightings.moved(record.uid):
+                    await self._tell_of_move(record)
+            except (ClaimError, RecoverableError, api_errors.ApiError) as error:
+                log.warning("check claim %s/%s: %s", record.namespace, record.name, error, extra={"claim": record.uid})
+
+    async def restore_files(self, kubelet: KubeletClaims) -> None:
+        """At take-over: every claim's file anew from its row, and no file without a row unless the kubelet may still
+        need it."""
+        node = self._node
+        recorded = await node.ledger.claims()
+        for record in recorded:
+            self._sightings.follow(record.uid, record.pods, fingerprint=record.fingerprint)
+            try:
+                await self._write_file(record, kubelet)
+            except (ClaimError, RecoverableError) as error:
+                log.warning("restore file of claim %s: %s", record.name, error, extra={"claim": record.uid})
+        for uid in await node.offload(node.specs.claim_uids) - {record.uid for record in recorded}:
+            if not kubelet.lists(uid):
+                await node.offload(functools.partial(node.specs.remove, uid))
+
+    async def _end_if_over(self, ref: ClaimRef) -> Standing:
+        if self._turns.busy(ref.uid):
+            return Standing.BUSY
+        async with self._turns.turn(ref.uid):
+            record = await self._node.ledger.claim(ref.uid)
+            if record is None:
+                return Standing.ENDED
+            try:
+                claim = await self._get(ref)
+            except api_errors.ApiError:
+                return Standing.UNKNOWN
+            allocation = claims.read(claim) if claim else None
+            if allocation is not None and allocation.fingerprint == record.fingerprint:
+                return Standing.VALID
+            if (await self._node.kubelet_claims()).lists(ref.uid):
+                return Standing.LISTED
+            await to_the_end(self._releaser.end(record, "claim is gone or allocated differently, unknown to the kubelet"))
+            return Standing.ENDED
+
+    async def _get(self, ref: ClaimRef) -> Json | None:
+        """None when this claim (by its UID) is gone."""
+        try:
+            claim = await self._node.api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        except api_errors.NotFound:
+            return None
+        return claim if claim["metadata"]["uid"] == ref.uid else None
+
+    async def _restore_file(self, uid: str) -> None:
+        if self._turns.busy(uid):
+            return
+        async with self._turns.turn(uid):
+            record = await self._node.ledger.claim(uid)
+            if record is not None:
+                await self._write_file(record, await self._node.kubelet_claims())
+
+    async def _write_file(self, record: ClaimRecord, kubelet: KubeletClaims) -> None:
+        node = self._node
+        devices = records.recorded_spec(record, node.inventory())
+        if devices is None:
+            if record.boot_id != node.boot_id:
+                # Its node numbers are those of before the reboot; Prepare writes it anew when it is asked.
+                await node.offload(functools.partial(node.specs.remove, record.uid))
+            return
+        aliases = records.aliases_for(record.uid, record.cdi_names, kubelet, record)
+        await node.offload(functools.partial(node.specs.write, record.uid, devices, aliases))
+        if record.boot_id != node.boot_id or aliases != record.aliases:
+            await node.ledger.refresh_claim(record.uid, aliases)
+
+    async def _tell_of_move(self, record: ClaimRecord) -> None:
+        """The kubelet's own fault (see model.md): it starts the next pod with the ids of the old allocation."""
+        claim = await self._node.api.get(RESOURCE_CLAIMS, record.name, namespace=record.namespace)
+        allocation = claims.read(claim)
+        if allocation is None or allocation.uid != record.uid or allocation.fingerprint == record.fingerprint:
+            return
+        kubelet = await self._node.kubelet_claims()
+        stuck = allocation.pods & kubelet.pods(record.uid)
+        if stuck and not self._turns.busy(record.uid):
+            self._sightings.told(record.uid)
+            self._node.notices.claim_moved(ClaimRef(record.uid, record.namespace, record.name), stuck)

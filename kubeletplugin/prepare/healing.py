@@ -1,0 +1,66 @@
+"""Preparing again, by itself, what the kubelet believes prepared and the ledger doesn't have (model.md, R_HEAL).
+
+The kubelet sends no Prepare for a claim that it believes prepared, so a pod that joined while an Unprepare was under
+way, or a ledger that was lost, would leave containers without their devices for ever.
+"""
+
+import logging
+
+from kubeapi import errors as api_errors
+from kubeapi.client import RESOURCE_CLAIMS
+from kubeletplugin.prepare import allocation as claims
+from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
+from kubeletplugin.prepare.model import ClaimRef
+from kubeletplugin.prepare.ports import Node
+from kubeletplugin.prepare.runs import Runs
+from kubeletplugin.prepare.slots import ClaimTurns
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 60.0
+"""How long such a run waits for what is in its way; the next sweep tries again."""
+
+SETTLE_SECONDS = 10.0
+"""After Unprepare the kubelet still lists the claim for a moment; healing it then would leave a hold that only a
+check ends."""
+
+
+class Healer:
+    def __init__(self, node: Node, turns: ClaimTurns, runs: Runs) -> None:
+        self._node = node
+        self._turns = turns
+        self._runs = runs
+        self._unprepared: dict[str, float] = {}
+
+    def unprepared(self, uid: str) -> None:
+        self._unprepared[uid] = self._node.clock.monotonic()
+
+    async def heal(self, kubelet: KubeletClaims) -> None:
+        """Begins what is needed and doesn't wait for it. An unreadable list heals nothing."""
+        now = self._node.clock.monotonic()
+        self._unprepared = {uid: at for uid, at in self._unprepared.items() if now - at < SETTLE_SECONDS}
+        for claim in kubelet.claims.values():
+            if await self._is_missing(claim):
+                log.warning(
+                    "prepare claim %s/%s by itself: the kubelet believes it prepared and there is no record of it",
+                    claim.namespace,
+                    claim.name,
+                    extra={"claim": claim.uid},
+                )
+                self._runs.start(ClaimRef(claim.uid, claim.namespace, claim.name), now + PATIENCE_SECONDS)
+
+    async def _is_missing(self, claim: KubeletClaim) -> bool:
+        node = self._node
+        if not claim.cdi_names or claim.uid in self._unprepared or self._turns.busy(claim.uid):
+            return False
+        if await node.ledger.claim(claim.uid) is not None:
+            return False
+        try:
+            live = await node.api.get(RESOURCE_CLAIMS, claim.name, namespace=claim.namespace)
+        except api_errors.ApiError:
+            return False
+        allocation = claims.read(live)
+        if allocation is None or allocation.uid != claim.uid or not allocation.pods & claim.pods:
+            return False
+        names = {node.specs.cdi_name(claim.uid, result.device, result.share_id) for result in allocation.results}
+        return bool(names & set(claim.cdi_names)) and not self._turns.busy(claim.uid)

@@ -1,0 +1,107 @@
+"""The kubelet's own list of prepared claims, ``dra_manager_state`` (a checkpoint under the kubelet's root).
+
+The kubelet writes a claim down before it asks us to prepare it and strikes it off only after Unprepare has succeeded.
+So a claim that isn't in the list has no Unprepare to come, which is what a check must know before it ends a hold
+(model.md, R_KREF). A file that is there but can't be read (format, checksum, permission) lists every claim: the hold
+stays. Format as of 1.34 to 1.36 (pkg/kubelet/cm/dra/state): ``Data``, a JSON text, and its CRC-32 as ``Checksum``.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deviceclasses import names
+
+FILE_NAME = "dra_manager_state"
+
+_KIND = "DRACheckpoint"
+_OUR_IDS = f"{names.CDI_VENDOR}/{names.CDI_CLAIM_CLASS}="
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletClaim:
+    """One claim that the kubelet has. ``cdi_names`` are the names of our claim kind that it holds for it."""
+
+    uid: str
+    namespace: str
+    name: str
+    pods: frozenset[str]
+    cdi_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletClaims:
+    """``unreadable`` says why nothing is known; then every claim counts as listed."""
+
+    claims: Mapping[str, KubeletClaim] = field(default_factory=dict)
+    unreadable: str = ""
+
+    def lists(self, uid: str) -> bool:
+        return bool(self.unreadable) or uid in self.claims
+
+    def pods(self, uid: str) -> frozenset[str]:
+        claim = self.claims.get(uid)
+        return claim.pods if claim else frozenset()
+
+    def cdi_names(self, uid: str) -> tuple[str, ...]:
+        claim = self.claims.get(uid)
+        return claim.cdi_names if claim else ()
+
+
+class KubeletStateFile:
+    """The file of the kubelet with root directory ``kubelet_root``."""
+
+    def __init__(self, kubelet_root: Path) -> None:
+        self._root = kubelet_root
+        self.path = kubelet_root / FILE_NAME
+
+    def read(self) -> KubeletClaims:
+        try:
+            text = self.path.read_bytes()
+        except FileNotFoundError:
+            # A kubelet that has never had a claim; without the root it is our own view that is wrong.
+            return KubeletClaims() if self._root.is_dir() else _unreadable(f"{self._root} doesn't exist")
+        except OSError as error:
+            return _unreadable(f"read {self.path}: {error.strerror}")
+        return parse(text)
+
+
+def parse(text: bytes) -> KubeletClaims:
+    """Never raises."""
+    try:
+        outer = json.loads(text)
+        data, checksum = outer["Data"].encode(), outer["Checksum"]
+        if zlib.crc32(data) != checksum:
+            return _unreadable("its checksum doesn't match its data")
+        inner = json.loads(data)
+        if inner["kind"] != _KIND:
+            return _unreadable(f"unknown kind {inner['kind']!r}")
+        claims = [_claim(entry) for entry in inner["ClaimInfoStateList"] or ()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _unreadable(f"{type(error).__name__}: {error}")
+    return KubeletClaims({claim.uid: claim for claim in claims})
+
+
+def _claim(entry: Mapping[str, Any]) -> KubeletClaim:
+    """Unknown fields are passed over: a newer kubelet may have more of them."""
+    ids = [
+        cdi_id
+        for driver in (entry["DriverState"] or {}).values()
+        for device in driver["Devices"] or ()
+        for cdi_id in device["CDIDeviceIDs"] or ()
+    ]
+    ours = (cdi_id.removeprefix(_OUR_IDS) for cdi_id in ids if cdi_id.startswith(_OUR_IDS))
+    return KubeletClaim(
+        uid=entry["ClaimUID"],
+        namespace=entry["Namespace"],
+        name=entry["ClaimName"],
+        pods=frozenset(entry["PodUIDs"] or ()),
+        cdi_names=tuple(dict.fromkeys(ours)),
+    )
+
+
+def _unreadable(why: str) -> KubeletClaims:
+    return KubeletClaims(unreadable=why)

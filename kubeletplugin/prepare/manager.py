@@ -1,0 +1,240 @@
+"""The claim route's core: answers Prepare and Unprepare for claims, and keeps what they left behind in order.
+
+One ClaimManager lives from a take-over of the lease until it yields; then the next holder makes its own. Order of
+use: ``recover``, then serve calls and have ``run`` running, then ``yield_``.
+
+Every call's work runs in a task of the manager's own: a caller that is cancelled (the kubelet's deadline) or runs out
+of time leaves it running, so that the kubelet's next try, a minute later, finds it done. Calls for one claim are
+served in the order in which they came. A newer call for a claim takes the place of a waiting older one, whose caller
+gets the newer one's answer: its GET was made after both came, so nobody is answered for an allocation that is no
+longer his (model.md, R_SAME).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from kubeapi.client import Json
+from kubeletplugin.cdi.api import ClaimSpecs
+from kubeletplugin.clock import Clock, SystemClock
+from kubeletplugin.errors import ClaimError, NotActiveError, RecoverableError
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.lease.api import Fence
+from kubeletplugin.ledger.store import Ledger
+from kubeletplugin.prepare import status
+from kubeletplugin.prepare.bells import INVENTORY, Bells, claim_key, wait_for_any
+from kubeletplugin.prepare.checks import Checks
+from kubeletplugin.prepare.drains import DrainWatch
+from kubeletplugin.prepare.healing import Healer
+from kubeletplugin.prepare.model import ClaimRef, PrepareResult
+from kubeletplugin.prepare.ports import (
+    ClaimReader,
+    KubeletState,
+    Node,
+    Notices,
+    Offload,
+    Processes,
+    SilentNotices,
+    in_thread,
+)
+from kubeletplugin.prepare.preparer import Preparer
+from kubeletplugin.prepare.release import Releaser
+from kubeletplugin.prepare.runs import Runs
+from kubeletplugin.prepare.sightings import Sightings
+from kubeletplugin.prepare.slots import ClaimTurns
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LINGER_SECONDS = 120.0
+"""How long a run goes on after its caller's deadline: the kubelet's next try comes 60 to 90 s later."""
+
+SWEEP_SECONDS = 30.0
+
+
+class ClaimManager:
+    """Implements prepare.model.ClaimHandler."""
+
+    def __init__(
+        self,
+        *,
+        api: ClaimReader,
+        ledger: Ledger,
+        specs: ClaimSpecs,
+        inventory: Callable[[], Inventory],
+        pool_name: str,
+        boot_id: str,
+        fence: Fence,
+        processes: Processes,
+        kubelet_state: KubeletState,
+        clock: Clock | None = None,
+        notices: Notices | None = None,
+        offload: Offload = in_thread,
+    ) -> None:
+        self._node = Node(
+            api=api,
+            ledger=ledger,
+            specs=specs,
+            inventory=inventory,
+            pool_name=pool_name,
+            boot_id=boot_id,
+            clock=clock or SystemClock(),
+            fence=fence,
+            processes=processes,
+            kubelet=kubelet_state,
+            notices=notices or SilentNotices(),
+            offload=offload,
+        )
+        self._bells = Bells(self._node.clock)
+        self._turns = ClaimTurns()
+        self._sightings = Sightings()
+        self._releaser = Releaser(self._node, self._bells, self._sightings)
+        self._drains = DrainWatch(self._node, self._bells, self._releaser)
+        self._checks = Checks(self._node, self._turns, self._sightings, self._releaser)
+        preparer = Preparer(self._node, self._bells, self._sightings, self._releaser, self._checks, self._drains)
+        self._runs = Runs(self._node, self._turns, preparer)
+        self._healer = Healer(self._node, self._turns, self._runs)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._yielding = False
+
+    # --- calls ---
+    async def prepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, PrepareResult]:
+        """All claims at the same time; each is answered by ``deadline`` at the latest."""
+        give_up_at = deadline + LINGER_SECONDS
+        runs = [self._runs.start(ref, give_up_at) for ref in claims]
+        results = await _all(*(self._runs.follow(run, deadline) for run in runs))
+        with self._node.fence.held():
+            return {ref.uid: result for ref, result in zip(claims, results, strict=True)}
+
+    async def unprepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, str]:
+        """A running Prepare of the claim is ended first: its waiting at once, its doing when it is done."""
+        self._check_active()
+        tasks = []
+        for ref in claims:
+            self._runs.interrupt(ref.uid)
+            tasks.append(self._spawn(self._unprepare(ref)))
+        errors = await _all(*(self._outcome(ref, task, deadline) for ref, task in zip(claims, tasks, strict=True)))
+        with self._node.fence.held():
+            return {ref.uid: error for ref, error in zip(claims, errors, strict=True)}
+
+    # --- what others see and tell ---
+    def observe_claim(self, claim: Json) -> None:
+        """To be called with every state of every claim of this node that a watch shows."""
+        uid = claim["metadata"]["uid"]
+        self._note_pods(uid, self._sightings.observe(claim))
+        self._bells.ring([claim_key(uid)])
+
+    async def observe_kubelet(self) -> None:
+        """To be called whenever the kubelet's dra_manager_state has changed."""
+        kubelet = await self._node.kubelet_claims()
+        for uid in self._sightings.followed():
+            self._note_pods(uid, self._sightings.add(uid, kubelet.pods(uid)))
+
+    def inventory_changed(self) -> None:
+        """To be called when the inventory has other devices than before."""
+        self._bells.ring([INVENTORY])
+
+    async def status(self) -> dict[str, Any]:
+        """For `gpuclaim status`, JSON-able; see status.render."""
+        snapshot = await self._node.ledger.snapshot()
+        return status.render(snapshot, self._node.inventory(), waiting=self._runs.waiting())
+
+    # --- life ---
+    async def recover(self) -> None:
+        """At take-over, before the first call is served: files from rows, and what the kubelet believes prepared."""
+        kubelet = await self._node.kubelet_claims()
+        await self._checks.restore_files(kubelet)
+        await self._healer.heal(kubelet)
+
+    async def sweep(self) -> None:
+        """Ends what nothing else would end, mends what nothing else would mend."""
+        kubelet = await self._node.kubelet_claims()
+        await self._checks.sweep(kubelet)
+        await self._healer.heal(kubelet)
+
+    async def run(self) -> None:
+        """Sweeps and waits for draining devices until it is cancelled; raises NotActiveError when the lease is
+        lost."""
+        drains = asyncio.ensure_future(self._drains.run())
+        try:
+            while True:
+                if await wait_for_any(self._node.clock, drains, SWEEP_SECONDS):
+                    drains.result()
+                await self._sweep_or_log()
+        finally:
+            drains.cancel()
+
+    async def yield_(self) -> None:
+        """Stops all waits at once, lets what changes something finish, and does nothing more (model.md, R_YIELD).
+
+        Calls that were waiting raise NotActiveError, as do all later ones: they are the next holder's.
+        """
+        self._yielding = True
+        await self._runs.stop()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    # --- inside ---
+    async def _unprepare(self, ref: ClaimRef) -> str:
+        async with self._turns.turn(ref.uid):
+            self._check_active()
+            try:
+                record = await self._node.ledger.claim(ref.uid)
+                if record is not None:
+                    await self._releaser.end(record, "unprepared")
+                else:
+                    await self._node.offload(lambda: self._node.specs.remove(ref.uid))
+            except (RecoverableError, ClaimError) as error:
+                return str(error)
+            self._healer.unprepared(ref.uid)
+        return ""
+
+    async def _outcome(self, ref: ClaimRef, task: asyncio.Task[str], deadline: float) -> str:
+        clock = self._node.clock
+        if not await wait_for_any(clock, task, deadline - clock.monotonic()):
+            return f"unprepare claim {ref.name}: still at it, trying on"
+        try:
+            return task.result()
+        except NotActiveError:
+            raise
+        except Exception:
+            log.exception("unprepare claim %s/%s", ref.namespace, ref.name, extra={"claim": ref.uid})
+            return f"unprepare claim {ref.name}: internal error, see the agent's log"
+
+    async def _sweep_or_log(self) -> None:
+        try:
+            await self.sweep()
+        except RecoverableError as error:
+            log.warning("sweep: %s", error)
+
+    def _note_pods(self, uid: str, new: frozenset[str]) -> None:
+        if new and not self._yielding:
+            self._spawn(self._write_pods(uid, new))
+
+    async def _write_pods(self, uid: str, pods: frozenset[str]) -> None:
+        """They are in memory already; the row has them for the next holder of the lease."""
+        try:
+            await self._node.ledger.add_pods(uid, pods)
+        except (RecoverableError, NotActiveError) as error:
+            log.warning("note pods of claim: %s", error, extra={"claim": uid})
+
+    def _check_active(self) -> None:
+        if self._yielding:
+            raise NotActiveError("serve a call: this instance is giving way to another")
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _all(*outcomes: Coroutine[Any, Any, T]) -> list[T]:
+    """Awaits all; then the first exception, if there was one."""
+    results = await asyncio.gather(*outcomes, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast("list[T]", results)

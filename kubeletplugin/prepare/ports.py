@@ -1,0 +1,106 @@
+"""What preparing needs of the world, as narrow Protocols, and the bundle in which its parts pass them around."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from kubeapi.client import Json, Resource
+from kubeletplugin.cdi.api import ClaimSpecs
+from kubeletplugin.clock import Clock
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.lease.api import Fence
+from kubeletplugin.ledger.model import HeldDevice
+from kubeletplugin.ledger.store import Ledger
+from kubeletplugin.prepare.kubelet_state import KubeletClaims
+from kubeletplugin.prepare.model import ClaimRef
+
+T = TypeVar("T")
+
+
+class ClaimReader(Protocol):
+    """The one call that preparing makes of the API server (see kubeapi.client.KubeApi)."""
+
+    async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Json: ...
+
+
+class KubeletState(Protocol):
+    """The kubelet's list of claims. Blocking file I/O; never raises: what can't be read lists everything."""
+
+    def read(self) -> KubeletClaims: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at processes found.
+
+    ``alive`` maps those of the pods asked for that have processes to their pids, ``on_device`` a device's UUID to any
+    pods (asked for or not) with processes on it. ``blind`` says why the pods' cgroups couldn't be seen: then a pod
+    that isn't in ``alive`` has not ended for that. ``blind_devices`` the same of devices. Blind is never "none".
+    """
+
+    alive: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    on_device: Mapping[str, Mapping[str, frozenset[int]]] = field(default_factory=dict)
+    blind: str = ""
+    blind_devices: Mapping[str, str] = field(default_factory=dict)
+
+
+class Processes(Protocol):
+    """Where processes are looked for. Never raises: what can't be seen is said to be blind."""
+
+    async def look(self, pods: Collection[str], devices: Collection[HeldDevice]) -> Look: ...
+
+
+class Notices(Protocol):
+    """What people should hear of (Events, taints, metrics). Must return at once and not raise."""
+
+    def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
+        """A device has been draining for long: ``pids`` by pod UID, as last seen. Said once per drain."""
+
+    def drain_over(self, device: HeldDevice) -> None:
+        """A drain has ended."""
+
+    def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
+        """The claim was allocated to other devices while the kubelet believes it prepared: these pods (UIDs) start
+        without them until they are deleted. Said once per allocation."""
+
+
+class SilentNotices:
+    """For where nobody listens."""
+
+    def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None: ...
+
+    def drain_over(self, device: HeldDevice) -> None: ...
+
+    def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None: ...
+
+
+class Offload(Protocol):
+    """Runs blocking work away from the event loop."""
+
+    async def __call__(self, work: Callable[[], T], /) -> T: ...
+
+
+async def in_thread(work: Callable[[], T], /) -> T:
+    return await asyncio.to_thread(work)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """This node, as every part of preparing sees it."""
+
+    api: ClaimReader
+    ledger: Ledger
+    specs: ClaimSpecs
+    inventory: Callable[[], Inventory]
+    pool_name: str
+    boot_id: str
+    clock: Clock
+    fence: Fence
+    processes: Processes
+    kubelet: KubeletState
+    notices: Notices
+    offload: Offload
+
+    async def kubelet_claims(self) -> KubeletClaims:
+        return await self.offload(self.kubelet.read)

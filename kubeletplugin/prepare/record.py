@@ -1,0 +1,108 @@
+"""What a claim's row says: the answer as it was given, and what its CDI file is made from.
+
+The row alone must do for a repeated answer and for writing the file anew, with the claim object gone or the API
+server away. The JSON is additive: a reader passes over keys that it doesn't know.
+"""
+
+import json
+from typing import Any
+
+from kubeletplugin.cdi.api import ClaimDevice, ClaimSpecs
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.ledger.model import ClaimRecord
+from kubeletplugin.prepare.allocation import Allocation
+from kubeletplugin.prepare.kubelet_state import KubeletClaims
+from kubeletplugin.prepare.model import PreparedDevice, PrepareResult
+from kubeletplugin.prepare.plan import Plan, PlannedDevice
+
+
+def make_record(
+    allocation: Allocation,
+    plan: Plan,
+    specs: ClaimSpecs,
+    *,
+    aliases: tuple[str, ...],
+    boot_id: str,
+    epoch: int,
+    prepared_at: str,
+    pods: frozenset[str],
+) -> ClaimRecord:
+    return ClaimRecord(
+        uid=allocation.uid,
+        namespace=allocation.namespace,
+        name=allocation.name,
+        fingerprint=allocation.fingerprint,
+        result=json.dumps([_entry(planned, specs) for planned in plan.devices], separators=(",", ":")),
+        cdi_names=cdi_names(plan),
+        aliases=aliases,
+        boot_id=boot_id,
+        epoch=epoch,
+        prepared_at=prepared_at,
+        pods=pods,
+    )
+
+
+def cdi_names(plan: Plan) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(planned.cdi_name for planned in plan.devices))
+
+
+def aliases_for(uid: str, names: tuple[str, ...], kubelet: KubeletClaims, old: ClaimRecord | None) -> tuple[str, ...]:
+    """Older names of the claim that the kubelet still hands to the runtime (model.md, R_ALIAS).
+
+    Kubelets up to 1.36 append what a repeated Prepare answers, and a container whose list has one unresolvable id
+    can't start. Without the kubelet's list every older name that the row knows may be on it.
+    """
+    older = kubelet.cdi_names(uid)
+    if kubelet.unreadable and old is not None:
+        older = (*old.cdi_names, *old.aliases)
+    return tuple(name for name in dict.fromkeys(older) if name not in names)
+
+
+def answer(record: ClaimRecord) -> PrepareResult:
+    """The answer as it was first given: same devices, same ids, same order."""
+    return PrepareResult(
+        tuple(
+            PreparedDevice(
+                request_names=(entry["request"],),
+                pool_name=entry["pool"],
+                device_name=entry["device"],
+                cdi_device_ids=tuple(entry["cdi_ids"]),
+                share_id=entry["share_id"],
+            )
+            for entry in _entries(record)
+        )
+    )
+
+
+def planned_spec(plan: Plan) -> tuple[ClaimDevice, ...]:
+    """What the claim's file defines, each device once."""
+    devices = {planned.cdi_name: ClaimDevice(planned.cdi_name, planned.device) for planned in plan.devices}
+    return tuple(devices.values())
+
+
+def recorded_spec(record: ClaimRecord, inventory: Inventory) -> tuple[ClaimDevice, ...] | None:
+    """The same from the row; None while a device isn't in the inventory."""
+    devices = {}
+    for entry in _entries(record):
+        device = inventory.by_uuid(entry["uuid"])
+        if device is None:
+            return None
+        devices[entry["cdi_name"]] = ClaimDevice(entry["cdi_name"], device)
+    return tuple(devices.values())
+
+
+def _entry(planned: PlannedDevice, specs: ClaimSpecs) -> dict[str, Any]:
+    return {
+        "request": planned.result.answered_request,
+        "pool": planned.result.pool,
+        "device": planned.result.device,
+        "uuid": planned.device.uuid,
+        "cdi_name": planned.cdi_name,
+        "cdi_ids": specs.device_ids(planned.cdi_name),
+        "share_id": planned.result.share_id,
+    }
+
+
+def _entries(record: ClaimRecord) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = json.loads(record.result)
+    return entries
