@@ -105,7 +105,9 @@ class Checks:
                 return Standing.VALID
             if (await self._node.kubelet_claims()).lists(ref.uid):
                 return Standing.LISTED
-            await to_the_end(self._releaser.end(record, "claim is gone or allocated differently, unknown to the kubelet"))
+            await to_the_end(
+                self._releaser.end(record, "claim is gone or allocated differently, unknown to the kubelet")
+            )
             return Standing.ENDED
 
     async def _get(self, ref: ClaimRef) -> Json | None:

@@ -25,8 +25,8 @@ from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.prepare.ports import Look, Offload, in_thread
 
 _QOS = ("", "burstable", "besteffort")
-_ROOT_DEPTH = 4
-"""How deep below a hierarchy a kubelet's own root may be: /kubelet.slice/kubelet-kubepods.slice is the usual one."""
+_ROOT_DEPTH = 3
+"""How deep below a hierarchy the pods' root may be: the usual root of a kubelet's own is /kubelet[.slice]."""
 
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=\.slice|/|$)")
 """A pod's directory in a cgroup path; static pods have a UID of 32 hex digits."""
@@ -155,11 +155,11 @@ class PodCgroups:
 
 
 def _find_kubepods(directory: Path, depth: int) -> Iterator[Path]:
-    """Kubelets' pod roots below ``directory``; a kubelet's own root has at most one other level above."""
+    """Kubelets' pod roots below ``directory``. Only what a kubelet would be under is descended into."""
     for child in _directories(directory):
         if child.name == "kubepods" or child.name.endswith("kubepods.slice"):
             yield child
-        elif depth > 1 and child.name.startswith(("kubelet", "docker", "system.slice", "machine.slice")):
+        elif depth > 1 and child.name.startswith("kubelet"):
             yield from _find_kubepods(child, depth - 1)
 
 
