@@ -1,0 +1,364 @@
+"""Keeps the node's ResourceSlices as wanted, for as long as this instance is the active one.
+
+When it writes: at once when the wanted devices change; at once when somebody else changed or deleted a slice, for
+ever (a kubelet that starts wipes them, once even 17 s after the driver's registration, and a node without slices gets
+no pods); again after an error, with back-off and jitter per pool. When nothing changed, also at a restart, it writes
+nothing.
+
+What can't be published costs only itself. Devices are validated here first; what the server drops or refuses by name
+is learnt from its answers (exclusions). A pool that is refused as a whole (422, no device named) isn't sent again
+until the wanted state changes or a long time has passed.
+
+``stop`` ends writing and never deletes a slice: the next instance takes them over as they are. The lease's fence
+isn't held while writing, since API calls may hang; two writers for a moment do no harm, because every write carries
+the version that it is based on and the one that stays repairs the rest.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from kubeapi.backoff import Backoff
+from kubeapi.client import NODES, RESOURCE_SLICES, KubeApi
+from kubeapi.errors import ApiError, Invalid
+from kubeapi.reflector import Change, Reflector
+from kubeletplugin.clock import Clock
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.slices.compare import DroppedField, DroppedFieldsError, dropped_fields
+from kubeletplugin.slices.exclusions import Exclusions
+from kubeletplugin.slices.pool import Pool, PoolContent, Publisher, cut_pool, device_json, new_slice
+from kubeletplugin.slices.store import SliceStore
+from kubeletplugin.slices.sync import Plan, PoolSync, SliceGone, SliceRefused, WriteVerb
+from kubeletplugin.slices.validate import Checked, Problem, check_devices
+
+_log = logging.getLogger(__name__)
+
+GUARD_SECONDS = 0.02
+"""Least time between two looks at a pool: somebody who deletes in a loop can't make us spin."""
+REFUSED_SECONDS = 300.0
+"""How long a refused pool or device isn't tried again: only another server or policy would take it."""
+NODE_UID_SECONDS = 60.0
+"""How long the node's UID is taken as known: a node that was deleted and registered anew has another one, and slices
+owned by the old one are garbage."""
+
+
+class SliceObserver(Protocol):
+    """Told what an operator wants to see: metrics, Events, readiness. Must be quick and not raise."""
+
+    def slice_written(self, verb: WriteVerb) -> None: ...
+
+    def not_published(self, pool: str, problem: Problem) -> None:
+        """A device, or a key of it, is left out; told once while it lasts."""
+
+    def fields_dropped(self, error: DroppedFieldsError) -> None:
+        """The server doesn't keep fields that were sent; devices with them are told as not published, too."""
+
+    def sync_failed(self, pool: str, error: Exception, retry_in: float) -> None:
+        """``retry_in`` in seconds."""
+
+    def accepted_changed(self, accepted: bool) -> None:
+        """Whether the server holds exactly what is wanted."""
+
+
+@dataclass(slots=True)
+class _PoolState:
+    """``due`` is a Clock.monotonic(), None while there is nothing to do. ``asked``: something changed since the last
+    attempt. ``failing``: that attempt failed."""
+
+    backoff: Backoff
+    due: float | None = None
+    last_attempt: float = float("-inf")
+    asked: bool = False
+    failing: bool = False
+    refused_until: float = 0.0
+
+
+class SliceController:
+    """One per agent. Not thread-safe: everything happens on one event loop."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        node_name: str,
+        driver: str,
+        clock: Clock,
+        observer: SliceObserver,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._observer = observer
+        self._rng = rng or random.Random()
+        self._publisher = Publisher(driver, node_name)
+        self._node_uid_read = float("-inf")
+        self._store = SliceStore(clock)
+        self._sync = PoolSync(api, self._store, observer.slice_written)
+        self._exclusions = Exclusions()
+        self._reflector = Reflector(
+            api,
+            RESOURCE_SLICES,
+            clock=clock,
+            field_selector=f"spec.driver={driver},spec.nodeName={node_name}",
+            rng=self._rng,
+        )
+        self._reflector.subscribe(self._told)
+        self._wanted: Mapping[str, PoolContent] | None = None
+        self._problems: dict[str, frozenset[Problem]] = {}
+        self._states: dict[str, _PoolState] = {}
+        self._accepted = False
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def accepted(self) -> bool:
+        """The server holds exactly what is wanted, less what was told as not published."""
+        return self._accepted
+
+    # --- what is wanted ---
+
+    def set_devices(self, inventory: Inventory) -> None:
+        """Publishes the inventory's devices as the node's one pool, named after the node."""
+        self.set_pools({self._publisher.node_name: _content_of(inventory)})
+
+    def set_pools(self, pools: Mapping[str, PoolContent]) -> None:
+        """Replaces everything wanted; pools that aren't in it are removed. Without a change nothing happens."""
+        if pools == self._wanted:
+            return
+        before, self._wanted = self._wanted, dict(pools)
+        for name in self._all_pools():
+            if before is None or before.get(name) != pools.get(name):
+                self._exclusions.forget_refused(name)
+                self._succeeded(self._state(name))
+                self._set_accepted(False)
+                self._look(name)
+
+    def _all_pools(self) -> frozenset[str]:
+        return self._store.pools() | (self._wanted or {}).keys() | self._states.keys()
+
+    async def dry_run(self, inventory: Inventory) -> tuple[Problem, ...]:
+        """Asks the server about each slice without writing any; what wouldn't be published.
+
+        For a new version before it registers. Raises Invalid when a slice would be refused as a whole, and any
+        other ApiError when the question couldn't be answered.
+        """
+        name = self._publisher.node_name
+        await self._read_node_uid()
+        while True:
+            pool, problems = self._publishable(name, _content_of(inventory))
+            dropped: list[DroppedField] = []
+            try:
+                await self._try_slices(pool, dropped)
+            except SliceRefused as refusal:
+                if not self._exclusions.learn_refused(pool, refusal.index, refusal.cause):
+                    raise refusal.cause from refusal
+                continue
+            if not self._exclusions.learn_dropped(dropped):
+                return problems
+
+    async def _try_slices(self, pool: Pool, dropped: list[DroppedField]) -> None:
+        for index in range(len(pool.slices)):
+            body = new_slice(self._publisher, pool, index, pool.generation)
+            try:
+                stored = await self._api.create(RESOURCE_SLICES, body, dry_run=True)
+            except Invalid as error:
+                raise SliceRefused(index, error) from error
+            dropped += dropped_fields(body["spec"], stored["spec"])
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Begins to watch and write. RuntimeError when it runs already."""
+        if self._tasks:
+            raise RuntimeError("slice controller runs already")
+        self._tasks = [
+            asyncio.create_task(self._reflector.run(), name="slices: watch"),
+            asyncio.create_task(self._run(), name="slices: write"),
+        ]
+
+    async def stop(self) -> None:
+        """No write begins after this is called; returns when the last one has ended or been given up."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._set_accepted(False)
+
+    async def _run(self) -> None:
+        await self._reflector.synced.wait()
+        for name in self._all_pools():
+            self._look(name)
+        while True:
+            due = self._due_pools()
+            for name in due:
+                await self._attempt(name)
+            if not due:
+                settled = not any(state.failing or state.asked for state in self._states.values())
+                self._set_accepted(settled and self._wanted is not None)
+                await self._sleep_until_due()
+
+    def _due_pools(self) -> list[str]:
+        if self._wanted is None:
+            return []
+        for name in self._store.expire():
+            self._look(name)
+        now = self._clock.monotonic()
+        return [name for name, state in self._states.items() if state.due is not None and state.due <= now]
+
+    async def _sleep_until_due(self) -> None:
+        times = [state.due for state in self._states.values() if state.due is not None]
+        expiry = self._store.next_expiry()
+        if expiry is not None:
+            times.append(expiry)
+        waiters = [asyncio.create_task(self._wait_for_wake())]
+        if times and self._wanted is not None:
+            waiters.append(asyncio.create_task(self._clock.sleep(min(times) - self._clock.monotonic())))
+        try:
+            await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+            await asyncio.gather(*waiters, return_exceptions=True)
+        self._wake.clear()
+
+    async def _wait_for_wake(self) -> None:
+        await self._wake.wait()
+
+    # --- when to look ---
+
+    def _told(self, change: Change) -> None:
+        pool = self._store.told(change)
+        if pool is None:
+            return
+        # A change by others doesn't shorten a back-off, unless they took a slice away: that is repaired at once.
+        if not self._state(pool).failing or change.type == "DELETED":
+            self._look(pool)
+
+    def _look(self, pool: str) -> None:
+        state = self._state(pool)
+        due = max(self._clock.monotonic(), state.last_attempt + GUARD_SECONDS)
+        state.due = due if state.due is None else min(state.due, due)
+        state.asked = True
+        self._wake.set()
+
+    def _state(self, pool: str) -> _PoolState:
+        if pool not in self._states:
+            self._states[pool] = _PoolState(Backoff(rng=self._rng))
+        return self._states[pool]
+
+    # --- one look ---
+
+    async def _attempt(self, name: str) -> None:
+        state = self._state(name)
+        state.due = None
+        state.asked = False
+        state.last_attempt = self._clock.monotonic()
+        if self._exclusions.has_refused(name) and state.last_attempt >= state.refused_until:
+            self._exclusions.forget_refused(name)
+        try:
+            await self._bring_about(name, state)
+        except Invalid as error:
+            self._failed(name, state, error, REFUSED_SECONDS)
+        except ApiError as error:
+            self._failed(name, state, error, state.backoff.next(error.retry_after))
+        except Exception as error:
+            _log.exception("pool %s: sync", name)
+            self._failed(name, state, error, state.backoff.next())
+        else:
+            self._succeeded(state)
+            if self._exclusions.has_refused(name):
+                state.due = state.refused_until
+
+    def _failed(self, name: str, state: _PoolState, error: Exception, retry_in: float) -> None:
+        state.failing = True
+        state.due = self._clock.monotonic() + retry_in
+        _log.warning("pool %s: write slices: %s; again in %.1f s", name, error, retry_in)
+        self._set_accepted(False)
+        self._observer.sync_failed(name, error, retry_in)
+
+    def _succeeded(self, state: _PoolState) -> None:
+        state.failing = False
+        state.backoff.reset()
+
+    async def _bring_about(self, name: str, state: _PoolState) -> None:
+        """Every round but the last learns of something more that is gone or has to be left out."""
+        content = (self._wanted or {}).get(name)
+        if content is None:
+            await self._sync.delete(self._store.in_pool(name))
+            return
+        while True:
+            pool, problems = self._publishable(name, content)
+            self._tell_problems(name, problems)
+            plan = self._sync.plan(self._publisher, pool)
+            if plan.is_empty:
+                return
+            self._set_accepted(False)
+            if plan.creates:
+                await self._read_node_uid()
+                plan = self._sync.plan(self._publisher, pool)
+            if not await self._write(name, pool, plan, state):
+                return
+
+    async def _write(self, name: str, pool: Pool, plan: Plan, state: _PoolState) -> bool:
+        """Whether something was learnt that makes another plan necessary."""
+        dropped: list[DroppedField] = []
+        try:
+            await self._sync.write(self._publisher, pool, plan, dropped)
+        except SliceGone:
+            return True
+        except SliceRefused as refusal:
+            if not self._exclusions.learn_refused(pool, refusal.index, refusal.cause):
+                raise refusal.cause from refusal
+            state.refused_until = self._clock.monotonic() + REFUSED_SECONDS
+            return True
+        finally:
+            learnt = self._exclusions.learn_dropped(dropped)
+            self._tell_dropped(name, dropped)
+        return learnt
+
+    def _publishable(self, name: str, content: PoolContent) -> tuple[Pool, tuple[Problem, ...]]:
+        checked: Checked = check_devices(content.devices)
+        left, problems = self._exclusions.apply(name, PoolContent(checked.devices, content.shared_counters))
+        return cut_pool(name, left), checked.problems + problems
+
+    def _tell_problems(self, pool: str, problems: Iterable[Problem]) -> None:
+        current = frozenset(problems)
+        new = current - self._problems.get(pool, frozenset())
+        self._problems[pool] = current
+        for problem in sorted(new, key=str):
+            _log.warning("pool %s: %s", pool, problem)
+            self._observer.not_published(pool, problem)
+
+    def _tell_dropped(self, pool: str, dropped: list[DroppedField]) -> None:
+        if dropped:
+            error = DroppedFieldsError(pool, dropped)
+            _log.warning("%s", error)
+            self._observer.fields_dropped(error)
+
+    def _set_accepted(self, accepted: bool) -> None:
+        if accepted != self._accepted:
+            self._accepted = accepted
+            self._observer.accepted_changed(accepted)
+
+    async def _read_node_uid(self) -> None:
+        """For the owner reference. An old answer is better than none: the node may be unreadable for a while."""
+        known = bool(self._publisher.node_uid)
+        if known and self._clock.monotonic() < self._node_uid_read + NODE_UID_SECONDS:
+            return
+        try:
+            node = await self._api.get(NODES, self._publisher.node_name)
+        except ApiError:
+            if not known:
+                raise
+            return
+        self._publisher = Publisher(self._publisher.driver, self._publisher.node_name, node["metadata"]["uid"])
+        self._node_uid_read = self._clock.monotonic()
+
+
+def _content_of(inventory: Inventory) -> PoolContent:
+    return PoolContent(tuple(device_json(device) for device in inventory.devices))
