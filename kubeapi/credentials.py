@@ -29,7 +29,7 @@ class Connection:
     """``scheme://host[:port][/prefix]`` without a trailing slash."""
     authorization: str = ""
     """Value of the Authorization header; empty where a client certificate or nothing speaks for us."""
-    ssl: ssl.SSLContext | None = None
+    tls: ssl.SSLContext | None = None
     server_hostname: str = ""
     proxy: str = ""
 

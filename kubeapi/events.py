@@ -13,9 +13,10 @@ import datetime
 import logging
 import random
 from dataclasses import dataclass
+from typing import Protocol
 
 from kubeapi.backoff import Backoff, Clock
-from kubeapi.client import EVENTS, Json, KubeApi
+from kubeapi.client import EVENTS, Json, Resource
 from kubeapi.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 
 _log = logging.getLogger(__name__)
@@ -31,6 +32,14 @@ SERIES_INTERVAL = 60.0
 _BURST = 20
 _REFILL = 2.0
 """Seconds per write once the burst is used up."""
+
+
+class EventWriter(Protocol):
+    """The part of client.KubeApi that is needed here."""
+
+    async def create(self, resource: Resource, body: Json, *, namespace: str = "") -> Json: ...
+
+    async def merge_patch(self, resource: Resource, name: str, body: Json, *, namespace: str = "") -> Json: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ class EventRecorder:
 
     def __init__(
         self,
-        api: KubeApi,
+        api: EventWriter,
         *,
         controller: str,
         instance: str,

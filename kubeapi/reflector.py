@@ -21,10 +21,10 @@ import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from kubeapi.backoff import Backoff, Clock
-from kubeapi.client import Json, KubeApi, Resource, WatchEvent
+from kubeapi.client import Json, Page, Resource, WatchEvent
 from kubeapi.errors import ApiError, Gone, TooManyRequests, Unreachable
 
 _log = logging.getLogger(__name__)
@@ -37,6 +37,32 @@ would be called in a loop."""
 
 Key = tuple[str, str]
 """Namespace and name."""
+
+
+class ListWatcher(Protocol):
+    """The part of client.KubeApi that is needed here."""
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+    ) -> Page: ...
+
+    def watch(
+        self,
+        resource: Resource,
+        *,
+        resource_version: str,
+        namespace: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+        timeout_seconds: int = 0,
+    ) -> AsyncIterator[WatchEvent]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +95,7 @@ class Reflector:
 
     def __init__(
         self,
-        api: KubeApi,
+        api: ListWatcher,
         resource: Resource,
         *,
         clock: Clock,

@@ -155,7 +155,7 @@ class Transport:
             timeout=timeout,
             # A redirect would carry the token to somebody else.
             allow_redirects=False,
-            ssl=connection.ssl if connection.ssl is not None else True,
+            ssl=connection.tls if connection.tls is not None else True,
             server_hostname=connection.server_hostname or None,
             proxy=connection.proxy or _environment_proxy(connection.url),
         )

@@ -11,6 +11,7 @@ import copy
 import datetime
 import json
 import random
+import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -40,15 +41,16 @@ class FakeApiServer:
         bookmark_interval: float = 60.0,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
         seed: int | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """``gates``: differences from Kubernetes 1.36's defaults. ``bookmark_interval``: seconds. ``seed``: makes
-        uids and generated names the same every time."""
+        uids and generated names the same every time. ``tls``: serve https with this certificate."""
         self.gates = {**DEFAULT_GATES, **(gates or {})}
         self.faults = Faults()
         self._store = Store()
         self._registry = Registry(self._store, self.gates, now, random.Random(seed))
         self._handler = Handler(self._store, self._registry, self.faults, bookmark_interval)
-        self._host, self._port = "127.0.0.1", port
+        self._host, self._port, self._tls = "127.0.0.1", port, tls
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> "FakeApiServer":
@@ -61,7 +63,7 @@ class FakeApiServer:
     @property
     def url(self) -> str:
         """Valid once started; stays the same when the server goes away and comes back."""
-        return f"http://{self._host}:{self._port}"
+        return f"{'https' if self._tls is not None else 'http'}://{self._host}:{self._port}"
 
     @property
     def requests(self) -> Counter[tuple[str, str]]:
@@ -72,6 +74,12 @@ class FakeApiServer:
         """Plural to the number of watches that are open now."""
         return +self._handler.open_watches
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Returns once ``condition`` holds; looked at whenever a request comes in or a watch opens or ends."""
+        while not condition():
+            self.faults.activity.clear()
+            await self.faults.activity.wait()
+
     async def start(self) -> None:
         application = web.Application(client_max_size=8 * 1024 * 1024)
         application.router.add_route("*", "/{path:.*}", self._handler.handle)
@@ -79,7 +87,7 @@ class FakeApiServer:
             application, access_log=None, handle_signals=False, handler_cancellation=True, shutdown_timeout=0.0
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port, reuse_address=True)
+        site = web.TCPSite(self._runner, self._host, self._port, reuse_address=True, ssl_context=self._tls)
         await site.start()
         self._port = self._runner.addresses[0][1]
 

@@ -53,6 +53,8 @@ class Faults:
     """(verb, plural) to the number of requests, refused ones included."""
     tokens: set[str] | None = None
     """Bearer tokens that are accepted; None accepts everybody."""
+    activity: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever a request comes in or a watch opens or ends."""
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def fail(
@@ -93,6 +95,7 @@ class Faults:
     def take(self, verb: str, resource: str) -> Fault | None:
         """Counts a request and uses up one turn of the fault that concerns it."""
         self.requests[verb, resource] += 1
+        self.activity.set()
         for fault in self.active:
             if fault.concerns(verb, resource):
                 fault.times -= 1

@@ -131,6 +131,7 @@ class Handler:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         self.open_watches[target.plural] += 1
+        self._faults.activity.set()
         try:
             async with asyncio.timeout(float(query.get("timeoutSeconds") or 3600)):
                 await self._stream(response, target, query, matches)
@@ -140,6 +141,7 @@ class Handler:
             await _send(response, "ERROR", e.to_json())
         finally:
             self.open_watches[target.plural] -= 1
+            self._faults.activity.set()
         with contextlib.suppress(ConnectionError):
             await response.write_eof()
         return response

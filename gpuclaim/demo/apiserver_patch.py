@@ -61,7 +61,8 @@ def apply(live: Json, config: Json, owned: Owned, manager: str, *, force: bool) 
     result: Json = _merge(copy.deepcopy(live), config, ())
     elsewhere = {path for other, paths in owned.items() if other != manager for path in paths}
     gone = owned.get(manager, set()) - wanted.keys() - elsewhere
-    for path in sorted(gone, key=lambda p: (len(p), str(p)), reverse=True):
+    # Items first, as a whole: without its key fields an item couldn't be found any more.
+    for path in sorted(gone, key=lambda p: (p[-1] != ".", len(p), str(p))):
         _remove(result, path)
     owned[manager] = set(wanted)
     return result
@@ -146,6 +147,9 @@ def _remove(body: Json, path: Path) -> None:
         parents.append((value, place))
         value = value[place]
         walked = (*walked, step)
+    if isinstance(value, dict) and value and path[-1] != "." and path[-1] not in _OPAQUE:
+        # It was applied as an empty map, and others have filled it.
+        return
     container, place = parents.pop()
     del container[place]
     while parents and not container:
