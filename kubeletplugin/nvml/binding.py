@@ -15,8 +15,8 @@ from typing import Any
 
 import pynvml
 
-from .errors import NvmlCode, NvmlError
-from .library import LibraryError
+from kubeletplugin.nvml.errors import NvmlCode, NvmlError
+from kubeletplugin.nvml.library import LibraryError
 
 _loaded: dict[tuple[int, int], ctypes.CDLL] = {}
 """Libraries by (device, inode). Never unloaded: a hung call may still be inside an old one."""

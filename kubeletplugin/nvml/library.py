@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .errors import NvmlCode, NvmlError
+from kubeletplugin.nvml.errors import NvmlCode, NvmlError
 
 LIBRARY_NAME = "libnvidia-ml.so.1"
 
@@ -147,11 +147,16 @@ def _candidates(root: Path, name: str) -> Iterator[Path]:
     """Paths relative to ``root`` that exist in some form: the name itself, then its versioned forms, newest first."""
     # ldconfig makes the .so.1 link; a driver unpacked without it has only the versioned file.
     versioned = re.compile(re.escape(name.removesuffix(".1")) + r"\.\d+(\.\d+)+")
+    seen: set[Path] = set()
     for folder in FOLDERS:
         try:
-            entries = os.listdir(resolve_in_root(root, Path(folder)))
+            real = resolve_in_root(root, Path(folder))
+            entries = os.listdir(real)
         except (OSError, ValueError):
             continue  # a machine has a few of these folders
+        if real in seen:
+            continue  # lib64 is usr/lib64, mostly
+        seen.add(real)
         if name in entries:
             yield Path(folder, name)
         versions = [entry for entry in entries if versioned.fullmatch(entry)]

@@ -13,11 +13,11 @@ from typing import Any
 
 import pynvml
 
-from .api import DeviceHandle, EventSet, FabricInfo, Memory, Modes, Nvml, PciInfo, Process
-from .errors import NvmlCode, NvmlError
-from .library import LIBRARY_NAME, find_library
-from .real_events import RealEventSet
-from .real_mig import MigCalls
+from kubeletplugin.nvml.api import DeviceHandle, EventSet, FabricInfo, Memory, Modes, Nvml, PciInfo, Process
+from kubeletplugin.nvml.errors import NvmlCode, NvmlError
+from kubeletplugin.nvml.library import LIBRARY_NAME, find_library
+from kubeletplugin.nvml.real_events import RealEventSet
+from kubeletplugin.nvml.real_mig import MigCalls
 
 _FIELD_RECOVERY_ACTION = 230
 _VALUE_TYPE_DOUBLE = 0

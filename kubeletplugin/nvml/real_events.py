@@ -3,8 +3,8 @@
 import ctypes
 from typing import Any, Protocol
 
-from .api import DeviceHandle, Event
-from .binding import Handle
+from kubeletplugin.nvml.api import DeviceHandle, Event
+from kubeletplugin.nvml.binding import Handle
 
 
 class Caller(Protocol):

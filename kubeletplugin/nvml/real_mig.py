@@ -5,7 +5,7 @@ from typing import Any
 
 import pynvml
 
-from .api import (
+from kubeletplugin.nvml.api import (
     ComputeInstance,
     ComputeInstanceHandle,
     ComputeInstanceProfile,
@@ -16,8 +16,8 @@ from .api import (
     Modes,
     Placement,
 )
-from .binding import Handle, Session
-from .errors import NvmlCode, NvmlError
+from kubeletplugin.nvml.binding import Handle, Session
+from kubeletplugin.nvml.errors import NvmlCode, NvmlError
 
 _MAX_INSTANCES = 64
 """Room in the arrays that NVML fills without being told their size: no GPU has so many slices."""

@@ -1,12 +1,14 @@
 """The mock in this process: which machine it is, and what a test does to it."""
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from kubeletplugin.nvml.api import NO_INSTANCE
+from kubeletplugin.nvml.real import RealNvml
 from kubeletplugin.nvml.simulated.schema import MachineProfile
-
-from .render import render
+from tests.nvmlmock.render import render
 
 HANG = -1
 FOR_EVER = -1
@@ -44,3 +46,17 @@ class NvmlMock:
         self._control.nvmlmock_push_event(
             device, ctypes.c_ulonglong(kind), ctypes.c_ulonglong(data), gpu_instance, compute_instance
         )
+
+
+LibraryFor = Callable[[frozenset[str]], Path]
+"""The built library that lacks these symbols."""
+
+
+class MakeMock(Protocol):
+    """The fixture that turns the library into a machine; ``extra`` entries go into its file."""
+
+    def __call__(self, profile: MachineProfile, extra: dict[str, str] | None = None) -> NvmlMock: ...
+
+
+OpenReal = Callable[[NvmlMock], RealNvml]
+"""The fixture that opens the real implementation over the mock, initialised."""

@@ -1,6 +1,6 @@
 """The mock library, built once a session per set of symbols that a driver lacks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,9 +8,7 @@ import pytest
 from kubeletplugin.nvml.real import RealNvml
 from kubeletplugin.nvml.simulated.schema import MachineProfile
 from tests.nvmlmock.build import SONAME, compile_objects, find_compiler, link
-from tests.nvmlmock.mock import NvmlMock
-
-LibraryFor = Callable[[frozenset[str]], Path]
+from tests.nvmlmock.mock import LibraryFor, MakeMock, NvmlMock, OpenReal
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +27,6 @@ def library_for(tmp_path_factory: pytest.TempPathFactory) -> LibraryFor:
         return built[missing]
 
     return build
-
-
-MakeMock = Callable[..., NvmlMock]
 
 
 @pytest.fixture
@@ -53,7 +48,7 @@ def make_mock(library_for: LibraryFor, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def open_real_nvml() -> Iterator[Callable[[NvmlMock], RealNvml]]:
+def open_real_nvml() -> Iterator[OpenReal]:
     """The real implementation over the mock, initialised; shut down after the test."""
     opened: list[RealNvml] = []
 

@@ -9,15 +9,11 @@ import pytest
 
 from kubeletplugin.nvml.api import EVENT_XID, NO_INSTANCE, Event, Nvml
 from kubeletplugin.nvml.errors import NvmlCode
-from kubeletplugin.nvml.real import RealNvml
 from kubeletplugin.nvml.simulated import open_node
 from kubeletplugin.nvml.simulated.profile import load_profile
-from tests.nvmlmock.mock import NvmlMock
+from tests.contract.nvml.snapshot import outcome
+from tests.nvmlmock.mock import MakeMock, OpenReal
 
-from .conftest import MakeMock
-from .snapshot import outcome
-
-OpenReal = Callable[[NvmlMock], RealNvml]
 H100 = load_profile("dgx-h100")
 UUIDS = [gpu.uuid for gpu in H100.gpus]
 PSTATE = 0x4

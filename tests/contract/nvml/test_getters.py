@@ -1,20 +1,14 @@
 """Getters of the real implementation that put an answer together from several, or look twice at what they got."""
 
-from collections.abc import Callable
-
 import pytest
 
 from kubeletplugin.nvml.api import NO_INSTANCE, FabricInfo, Process
 from kubeletplugin.nvml.errors import NvmlCode, NvmlError
-from kubeletplugin.nvml.real import RealNvml
 from kubeletplugin.nvml.simulated.profile import load_profile
 from kubeletplugin.nvml.simulated.schema import MachineProfile
-from tests.nvmlmock.mock import NvmlMock
+from tests.contract.nvml.snapshot import outcome
+from tests.nvmlmock.mock import MakeMock, OpenReal
 
-from .conftest import MakeMock
-from .snapshot import outcome
-
-OpenReal = Callable[[NvmlMock], RealNvml]
 H100 = load_profile("dgx-h100")
 COMPUTE = "0.nvmlDeviceGetComputeRunningProcesses"
 GRAPHICS = "0.nvmlDeviceGetGraphicsRunningProcesses"

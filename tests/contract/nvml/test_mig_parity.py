@@ -19,17 +19,13 @@ from kubeletplugin.nvml.api import (
     Placement,
 )
 from kubeletplugin.nvml.errors import NvmlCode, NvmlError
-from kubeletplugin.nvml.real import RealNvml
 from kubeletplugin.nvml.simulated import open_simulated
 from kubeletplugin.nvml.simulated.profile import load_profile, machine_names
 from kubeletplugin.nvml.simulated.schema import MachineProfile
-from tests.nvmlmock.mock import NvmlMock
-
-from .conftest import MakeMock
-from .snapshot import NO_SUCH_PROFILE, device_snapshot, outcome
+from tests.contract.nvml.snapshot import NO_SUCH_PROFILE, device_snapshot, outcome
+from tests.nvmlmock.mock import MakeMock, OpenReal
 
 CAPABLE = [name for name in machine_names() if load_profile(name).model_of(0).mig.capable]
-OpenReal = Callable[[NvmlMock], RealNvml]
 Story = Callable[[Nvml, MachineProfile], Iterator[tuple[str, object]]]
 
 

@@ -4,7 +4,6 @@ Either reads the machine profile by itself; one goes through nvidia-ml-py, C str
 difference is a mistake in one of the two. Where the profile says null, nothing is compared.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +11,11 @@ import pytest
 
 from kubeletplugin.nvml.api import Memory
 from kubeletplugin.nvml.errors import UNSUPPORTED
-from kubeletplugin.nvml.real import RealNvml
 from kubeletplugin.nvml.simulated import open_simulated
 from kubeletplugin.nvml.simulated.profile import load_profile, machine_names
 from kubeletplugin.nvml.simulated.schema import MachineProfile
-from tests.nvmlmock.mock import NvmlMock
-
-from .conftest import MakeMock
-from .snapshot import snapshot
+from tests.contract.nvml.snapshot import snapshot
+from tests.nvmlmock.mock import MakeMock, OpenReal
 
 DIFFERENCES = {
     "vgpu-guest": {
@@ -31,9 +27,7 @@ DIFFERENCES = {
 
 
 @pytest.mark.parametrize("machine", machine_names())
-def test_same_answers(
-    machine: str, make_mock: MakeMock, open_real_nvml: Callable[[NvmlMock], RealNvml], tmp_path: Path
-) -> None:
+def test_same_answers(machine: str, make_mock: MakeMock, open_real_nvml: OpenReal, tmp_path: Path) -> None:
     profile = load_profile(machine)
     real = snapshot(open_real_nvml(make_mock(profile)))
     nvml = open_simulated(machine, tmp_path / "state")

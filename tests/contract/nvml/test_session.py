@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
@@ -14,13 +13,10 @@ from kubeletplugin.nvml.library import LibraryError
 from kubeletplugin.nvml.real import RealNvml, open_real
 from kubeletplugin.nvml.simulated.profile import load_profile
 from kubeletplugin.nvml.worker import NvmlWorkers
+from tests.contract.nvml.snapshot import outcome
 from tests.nvmlmock.build import SONAME
-from tests.nvmlmock.mock import ANY_DEVICE, HANG, NvmlMock
+from tests.nvmlmock.mock import ANY_DEVICE, HANG, LibraryFor, MakeMock, NvmlMock, OpenReal
 
-from .conftest import LibraryFor, MakeMock
-from .snapshot import outcome
-
-OpenReal = Callable[[NvmlMock], RealNvml]
 H100 = load_profile("dgx-h100")
 
 
