@@ -1,7 +1,8 @@
 """The C functions behind each method of the Nvml Protocol.
 
 Faults, ``notSupported`` and ``missingSymbols`` name calls: a fault may use the Protocol's name or any C name, the
-profile uses the names of nvidia-ml-py's functions. The first name of a call is the one that its errors carry.
+profile uses the names of nvidia-ml-py's functions. The first name of a call is the one that its errors carry; where a
+driver lacks it, the next one stands in.
 """
 
 from kubeletplugin.nvml.simulated.profile import MachineError, nearest
@@ -11,7 +12,7 @@ C_NAMES: dict[str, tuple[str, ...]] = {
     "shutdown": ("nvmlShutdown",),
     "driver_version": ("nvmlSystemGetDriverVersion",),
     "nvml_version": ("nvmlSystemGetNVMLVersion",),
-    "cuda_driver_version": ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"),
+    "cuda_driver_version": ("nvmlSystemGetCudaDriverVersion", "nvmlSystemGetCudaDriverVersion_v2"),
     "device_count": ("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2"),
     "device_by_index": ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByIndex_v2"),
     "device_by_uuid": ("nvmlDeviceGetHandleByUUID",),
@@ -33,7 +34,7 @@ C_NAMES: dict[str, tuple[str, ...]] = {
     "set_compute_mode": ("nvmlDeviceSetComputeMode",),
     "persistence_mode": ("nvmlDeviceGetPersistenceMode",),
     "virtualization_mode": ("nvmlDeviceGetVirtualizationMode",),
-    "fabric_info": ("nvmlDeviceGetGpuFabricInfoV",),
+    "fabric_info": ("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"),
     "nvlink_state": ("nvmlDeviceGetNvLinkState",),
     "nvlink_remote_bus_id": ("nvmlDeviceGetNvLinkRemotePciInfo", "nvmlDeviceGetNvLinkRemotePciInfo_v2"),
     "recovery_action": ("nvmlDeviceGetFieldValues",),

@@ -150,6 +150,8 @@ class SimulatedNvml(MigCalls):
                 if (parent.id, child.id) == (found.handle.gpu_instance, found.handle.compute_instance):
                     child.compute_mode = mode
                     return
+            if found.partition is not None:
+                raise NvmlError(NvmlCode.NOT_FOUND, c_name("set_compute_mode"))
             gpu.compute_mode = mode
 
         self._session.change("set_compute_mode", change)

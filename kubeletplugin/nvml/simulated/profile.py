@@ -29,8 +29,9 @@ def machine_names() -> tuple[str, ...]:
 
 def nearest(word: str, choices: tuple[str, ...]) -> str:
     """`` (did you mean X?)`` for an error message, or nothing when no choice is near."""
-    found = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
-    return f" (did you mean {found[0]}?)" if found else ""
+    likeness = {choice: difflib.SequenceMatcher(None, word, choice).ratio() for choice in choices}
+    best = max(choices, key=lambda choice: likeness[choice], default="")
+    return f" (did you mean {best}?)" if best and likeness[best] >= 0.5 else ""
 
 
 def load_profile(machine: str) -> MachineProfile:

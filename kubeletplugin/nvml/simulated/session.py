@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 from kubeletplugin.nvml.api import DeviceHandle
 from kubeletplugin.nvml.errors import NvmlCode, NvmlError
 from kubeletplugin.nvml.simulated import faults
-from kubeletplugin.nvml.simulated.calls import ON_MIG_DEVICES, c_name
+from kubeletplugin.nvml.simulated.calls import C_NAMES, ON_MIG_DEVICES, c_name
 from kubeletplugin.nvml.simulated.schema import Gpu, GpuModel, MachineProfile
 from kubeletplugin.nvml.simulated.state import ComputeInstanceState, GpuInstanceState, GpuState, NodeState
 from kubeletplugin.nvml.simulated.store import StateFileError, StateStore
@@ -23,8 +23,12 @@ RECOVERY_ACTION_FIELD = 230
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A device of one session: the board that was in ``slot``, or a partition of it."""
+    """A device of one session: the board that was in ``slot``, or a partition of it.
 
+    ``session`` counts the times that NVML was initialised anew: no handle survives that.
+    """
+
+    session: int
     slot: int
     uuid: str
     gpu_instance: int | None = None
@@ -56,25 +60,28 @@ class Session:
         self.store = store
         self.profile = profile
         self._users = 0
+        self._number = 0
         self._driver_version = ""
 
     def init(self) -> None:
-        faults.meet(self.store, "init", None, c_name("init"))
+        self.meet_faults("init", None)
         driver = self.store.read().driver
         if not driver.loaded:
             raise NvmlError(NvmlCode.DRIVER_NOT_LOADED, c_name("init"))
         if self._users == 0:
             self._driver_version = driver.version
+            self._number += 1
         self._users += 1
 
     def shutdown(self) -> None:
-        self._require_open("shutdown")
+        if self._users == 0:
+            raise NvmlError(NvmlCode.UNINITIALIZED, c_name("shutdown"))
         self._users -= 1
 
     def system(self, method: str) -> NodeState:
         """The node, for a call without a device."""
         node = self._require_open(method)
-        faults.meet(self.store, method, None, c_name(method))
+        self.meet_faults(method, None)
         return self.store.read() if node.faults else node
 
     def device(self, method: str, handle: DeviceHandle) -> Device:
@@ -83,7 +90,9 @@ class Session:
         found = handle if isinstance(handle, Handle) else None
         if found is None:
             raise NvmlError(NvmlCode.INVALID_ARGUMENT, c_name(method))
-        self._require_symbol(method)
+        if found.session != self._number:
+            raise NvmlError(NvmlCode.UNINITIALIZED, c_name(method))
+        function = self._function(method)
         gpu = node.gpus[found.slot]
         self.meet_faults(method, gpu)
         if node.faults:
@@ -95,11 +104,11 @@ class Session:
         device = Device(found, node, gpu, self.profile.gpus[found.slot], self.profile.model_of(found.slot))
         if found.gpu_instance is not None:
             self._require_partition(method, device)
-        if c_name(method) in device.model.not_supported:
+        if function in device.model.not_supported:
             raise NvmlError(NvmlCode.NOT_SUPPORTED, c_name(method))
         return device
 
-    def meet_faults(self, method: str, gpu: GpuState) -> None:
+    def meet_faults(self, method: str, gpu: GpuState | None) -> None:
         self._guard(method, lambda: faults.meet(self.store, method, gpu, c_name(method)))
 
     def change(self, method: str, change: Callable[[NodeState], T]) -> T:
@@ -107,10 +116,10 @@ class Session:
         return self._guard(method, lambda: self.store.update(change))
 
     def handle(self, gpu: GpuState) -> DeviceHandle:
-        return cast("DeviceHandle", Handle(gpu.slot, gpu.uuid))
+        return cast("DeviceHandle", Handle(self._number, gpu.slot, gpu.uuid))
 
     def mig_handle(self, gpu: GpuState, parent: GpuInstanceState, child: ComputeInstanceState) -> DeviceHandle:
-        return cast("DeviceHandle", Handle(gpu.slot, gpu.uuid, parent.id, child.id))
+        return cast("DeviceHandle", Handle(self._number, gpu.slot, gpu.uuid, parent.id, child.id))
 
     def _guard(self, method: str, run: Callable[[], T]) -> T:
         try:
@@ -129,9 +138,12 @@ class Session:
             raise NvmlError(NvmlCode.LIB_RM_VERSION_MISMATCH, c_name(method))
         return node
 
-    def _require_symbol(self, method: str) -> None:
-        if c_name(method) in self.profile.driver.missing_symbols:
-            raise NvmlError(NvmlCode.FUNCTION_NOT_FOUND, c_name(method))
+    def _function(self, method: str) -> str:
+        """The C function that this driver has for ``method``."""
+        for name in C_NAMES[method]:
+            if name not in self.profile.driver.missing_symbols:
+                return name
+        raise NvmlError(NvmlCode.FUNCTION_NOT_FOUND, c_name(method))
 
     def _require_partition(self, method: str, device: Device) -> None:
         if device.partition is None:

@@ -78,19 +78,18 @@ class StateStore:
             after = _serialise(state)
             if after == before:
                 return result
-            _replace(self.path, state)
+            signature = _replace(self.path, state)
             with self._mutex:
-                self._state, self._seen = NodeState.model_validate_json(after), self._signature()
+                self._state, self._seen = NodeState.model_validate_json(after), signature
             if self._after_change is not None:
                 self._after_change(state)
             return result
 
     def _signature(self) -> Signature | None:
         try:
-            stat = self.path.stat()
+            return _signature_of(self.path)
         except OSError:
             return None
-        return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
     def _load(self) -> NodeState:
         try:
@@ -105,13 +104,21 @@ def _serialise(state: NodeState) -> bytes:
     return state.model_dump_json(by_alias=True, indent=1).encode() + b"\n"
 
 
-def _replace(path: Path, state: NodeState) -> None:
+def _signature_of(path: Path) -> Signature:
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+def _replace(path: Path, state: NodeState) -> Signature:
+    """The signature is what was written here, whatever an editor makes of the file right after."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     temporary.write_bytes(_serialise(state))
     # The kernel's own time stamps are coarse: two quick writes could look alike to a reader's stat.
     now = time.time_ns()
     os.utime(temporary, ns=(now, now))
+    signature = _signature_of(temporary)
     temporary.rename(path)
+    return signature
 
 
 @contextmanager
