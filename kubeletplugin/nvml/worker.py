@@ -36,6 +36,7 @@ class _Job:
     seconds: float
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+    returned: bool = False
 
 
 class NvmlWorkers:
@@ -67,7 +68,7 @@ class NvmlWorkers:
         try:
             done, _ = await asyncio.wait([job.future], timeout=seconds)
             if not done:
-                worker.mark_stuck()
+                worker.give_up(job)
                 raise NvmlTimeoutError(name, seconds)
             return job.future.result()  # type: ignore[no-any-return]
         finally:
@@ -115,10 +116,11 @@ class _Worker:
         except queue.Full:
             raise NvmlTimeoutError(job.name, job.seconds) from None
 
-    def mark_stuck(self) -> None:
-        """A caller gave up: if a call still runs, everyone in line behind it is told now."""
+    def give_up(self, job: _Job) -> None:
+        """The caller of ``job`` waits no longer: unless it has just returned, it or the call before it hangs, and
+        everyone in line is told now."""
         with self._lock:
-            self._stuck = self._running is not None
+            self._stuck = self._running is not None and not job.returned
             if self._stuck:
                 self._refuse_waiting()
 
@@ -150,6 +152,7 @@ class _Worker:
             with self._lock:
                 self._running = None
                 self._stuck = False
+                job.returned = True
                 ended = self._ended
             _settle(job, error, result)
             # Nothing of a call may stay alive until the next one.
