@@ -1,7 +1,7 @@
 """The ledger as the active instance uses it: an async API over one connection in one thread of its own.
 
-SQLite blocks (a commit is an fsync), so all of it runs in that thread, in the order in which it was asked for: what
-is read after a write was asked for sees it, even when the write's caller was cancelled meanwhile. Every write is one
+SQLite blocks (a commit is an fsync), so all of it runs in that thread, in the order in which it was asked for: when a
+write's caller is cancelled, a later read sees whether it happened, and it won't happen afterwards. Every write is one
 BEGIN IMMEDIATE transaction, from begin to commit under the lease's fence, without any await or outside call in it:
 who lost the lease, or wakes after having been stopped, gets NotActiveError and has changed nothing (model.md,
 R_LOCK).
