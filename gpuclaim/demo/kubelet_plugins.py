@@ -71,9 +71,9 @@ class Plugin:
 
 @dataclass
 class Socket:
-    """A registration socket in the folder; ``inode`` tells a re-created one."""
+    """A registration socket in the folder; ``identity`` tells a re-created one."""
 
-    inode: int
+    identity: tuple[int, int]
     plugin: Plugin | None = None
     backoff: float = 0.0
     not_before: float = 0.0
@@ -121,15 +121,15 @@ class PluginManager:
 
     async def look(self) -> None:
         """One pass of watcher and reconciler: first who is gone, then who is new."""
-        inodes = {path: socket_inode(path) for path in self._registry.rglob("*") if not path.name.startswith(".")}
-        found = {path: inode for path, inode in inodes.items() if inode is not None}
+        seen = {path: socket_identity(path) for path in self._registry.rglob("*") if not path.name.startswith(".")}
+        found = {path: identity for path, identity in seen.items() if identity is not None}
         for path, socket in list(self._sockets.items()):
-            if found.get(path) != socket.inode:
+            if found.get(path) != socket.identity:
                 del self._sockets[path]
                 if socket.plugin is not None:
                     await self._deregister(socket.plugin)
-        for path, inode in sorted(found.items()):
-            socket = self._sockets.setdefault(path, Socket(inode, backoff=self._backoffs.get(path, 0.0)))
+        for path, identity in sorted(found.items()):
+            socket = self._sockets.setdefault(path, Socket(identity, backoff=self._backoffs.get(path, 0.0)))
             if socket.plugin is None and self._clock.monotonic() >= socket.not_before:
                 await self._try_to_register(path, socket)
 
@@ -229,10 +229,11 @@ class PluginManager:
             )
 
 
-def socket_inode(path: Path) -> int | None:
+def socket_identity(path: Path) -> tuple[int, int] | None:
+    """Inode and time of change: file systems give a freed inode number to the next file. None: no socket."""
     with contextlib.suppress(FileNotFoundError):
         status = path.lstat()
-        return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
+        return (status.st_ino, status.st_ctime_ns) if stat.S_ISSOCK(status.st_mode) else None
     return None
 
 
