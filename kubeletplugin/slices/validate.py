@@ -122,9 +122,9 @@ def _check_keys(device: Json) -> tuple[Json | None, list[Problem]]:
 
 
 def _core_keys(device: Json) -> frozenset[str]:
-    """As ``field.key``. A device whose type can't be told keeps none, and is refused for its type where that is bad."""
+    """As ``field.key``; none for a device of a type that isn't ours."""
     kind = device.get("attributes", {}).get(names.ATTRIBUTE_TYPE, {}).get("string")
-    attributes = names.CORE_ATTRIBUTES.get(kind, frozenset({names.ATTRIBUTE_TYPE}))
+    attributes = names.CORE_ATTRIBUTES.get(kind, frozenset())
     capacity = names.CORE_CAPACITIES.get(kind, frozenset())
     return frozenset(f"attributes.{key}" for key in attributes) | frozenset(f"capacity.{key}" for key in capacity)
 
