@@ -1,0 +1,318 @@
+"""A node around a real ClaimManager and a real ledger: API server, kubelet's list, CDI folder and processes are
+simulated, and whoever holds the state (``World``) outlives the agent (``Agent``), as on a real node.
+
+Each outside call of the agent is a step with a name. A test may act at a step (``world.at``), or let the agent die
+at one (``agent.die_at``): from then on nothing that it tries has an effect.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kubeapi import errors as api_errors
+from kubeapi.client import Json, Resource
+from kubeletplugin.cdi.api import ClaimDevice
+from kubeletplugin.inventory.model import Device, DeviceKind, Inventory
+from kubeletplugin.ledger.model import HeldDevice, Hold
+from kubeletplugin.ledger.store import Ledger
+from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
+from kubeletplugin.prepare.manager import ClaimManager
+from kubeletplugin.prepare.model import ClaimRef, PrepareResult
+from kubeletplugin.prepare.ports import Look
+from tests.contract.prepare.virtual import InlineExecutor, LoopClock
+
+T = TypeVar("T")
+
+DRIVER = "gpu.nvidia.com"
+POOL = "node-1"
+PREFIX = "k8s.gpu.nvidia.com/claim="
+
+
+class Died(BaseException):
+    """The agent's process has ended; not an Exception, so that nothing of the agent's catches it."""
+
+
+def full_gpu(index: int) -> Device:
+    name = f"gpu-{index}"
+    return Device(name, DeviceKind.GPU, f"GPU-{index}", f"GPU-{index}", index, index, f"0000:{index:02x}:00.0", {}, {})
+
+
+def partition(index: int, part: int) -> Device:
+    name = f"gpu-{index}-mig-1g.10gb-19-{part}"
+    return Device(name, DeviceKind.MIG, f"MIG-{index}-{part}", f"GPU-{index}", index, index, "", {}, {})
+
+
+def result(device: str, request: str = "gpu", **more: Any) -> Json:
+    return {"request": request, "driver": DRIVER, "pool": POOL, "device": device, **more}
+
+
+@dataclass(slots=True)
+class File:
+    """A claim's CDI file: its names, each with the GPU or partition behind it, none for an alias."""
+
+    devices: dict[str, str]
+    boot: str
+
+
+@dataclass
+class World:
+    path: Path
+    gpus: int = 2
+    boot_id: str = "boot-1"
+    claims: dict[tuple[str, str], Json] = field(default_factory=dict)
+    api_error: api_errors.ApiError | None = None
+    write_error: Exception | None = None
+    kubelet: dict[str, KubeletClaim] = field(default_factory=dict)
+    kubelet_unreadable: str = ""
+    files: dict[str, File] = field(default_factory=dict)
+    processes: dict[str, set[int]] = field(default_factory=dict)
+    on_device: dict[str, dict[str, frozenset[int]]] = field(default_factory=dict)
+    blind: str = ""
+    blind_devices: dict[str, str] = field(default_factory=dict)
+    steps: list[str] = field(default_factory=list)
+    notices: list[tuple[str, ...]] = field(default_factory=list)
+    _actions: list[tuple[str, Callable[[], object]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.inventory = Inventory("580.0", tuple(full_gpu(index) for index in range(self.gpus)))
+
+    # --- the API server ---
+    def allocate(
+        self, name: str, *devices: str | Json, uid: str = "", pods: Sequence[str] = (), **more: Any
+    ) -> ClaimRef:
+        """Allocates (anew) the claim of this name in namespace ``ns``, ``ns2/name`` in another."""
+        namespace, _, name = name.rpartition("/")
+        namespace = namespace or "ns"
+        results = [result(device) if isinstance(device, str) else device for device in devices]
+        uid = uid or f"uid-{name}"
+        status: Json = {
+            "allocation": {"devices": {"results": results, **more}},
+            "reservedFor": [{"resource": "pods", "name": pod, "uid": pod} for pod in pods or (f"pod-{name}",)],
+        }
+        metadata = {"namespace": namespace, "name": name, "uid": uid}
+        self.claims[namespace, name] = {"metadata": metadata, "status": status}
+        return ClaimRef(uid, namespace, name)
+
+    def reserve(self, ref: ClaimRef, *pods: str) -> None:
+        self.claims[ref.namespace, ref.name]["status"]["reservedFor"] = [
+            {"resource": "pods", "name": pod, "uid": pod} for pod in pods
+        ]
+
+    def deallocate(self, ref: ClaimRef) -> None:
+        self.claims[ref.namespace, ref.name]["status"] = {}
+
+    def delete(self, ref: ClaimRef) -> None:
+        del self.claims[ref.namespace, ref.name]
+
+    # --- the kubelet ---
+    def list_in_kubelet(self, ref: ClaimRef, *pods: str, ids: Sequence[str] = ()) -> None:
+        self.kubelet[ref.uid] = KubeletClaim(ref.uid, ref.namespace, ref.name, frozenset(pods), tuple(ids))
+
+    # --- steps ---
+    def at(self, step: str, action: Callable[[], object]) -> None:
+        """``action`` happens once, just before the next step of this name."""
+        self._actions.append((step, action))
+
+    def step(self, name: str) -> None:
+        self.steps.append(name)
+        for entry in self._actions:
+            if entry[0] == name:
+                self._actions.remove(entry)
+                entry[1]()
+                return
+
+    def gpu_of(self, ref: ClaimRef) -> set[str]:
+        """What a container would get that resolves all names of the claim's file."""
+        found = self.files.get(ref.uid)
+        return {device for device in found.devices.values() if device} if found else set()
+
+
+class Agent:
+    """One process of the agent; ``start`` and later ``crash`` or ``stop``."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.dead = False
+        self._left: int | None = None
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    async def start(self) -> "Agent":
+        world = self.world
+        self.ledger = await Ledger.open(
+            world.path / "ledger.db", fence=self, boot_id=world.boot_id, epoch=1, executor=InlineExecutor()
+        )
+        self.manager = ClaimManager(
+            api=self,
+            ledger=self.ledger,
+            specs=_Specs(self),
+            inventory=lambda: world.inventory,
+            pool_name=POOL,
+            boot_id=world.boot_id,
+            fence=self,
+            processes=_Processes(self),
+            kubelet_state=_KubeletState(self),
+            clock=LoopClock(),
+            notices=_Notices(world),
+            offload=self.offload,
+        )
+        await self.manager.recover()
+        self.background = asyncio.ensure_future(self.manager.run())
+        return self
+
+    # --- the end ---
+    def die_at(self, steps: int) -> None:
+        """Dies at the beginning of the step after this many more."""
+        self._left = steps
+
+    async def crash(self) -> None:
+        self.dead = True
+        await self._drop_tasks(*self._calls, *self.manager._tasks, *self.manager._runs._tasks)
+        self.ledger._connection.close()
+
+    async def stop(self) -> None:
+        await self.manager.yield_()
+        await self._drop_tasks()
+        await self.ledger.close()
+
+    async def _drop_tasks(self, *tasks: "asyncio.Task[Any]") -> None:
+        own = [*tasks, self.background]
+        for task in own:
+            task.cancel()
+        await asyncio.gather(*own, return_exceptions=True)
+
+    def step(self, name: str) -> None:
+        self.world.step(name)
+        if self._left is not None:
+            self._left -= 1
+            self.dead = self.dead or self._left < 0
+        if self.dead:
+            raise Died(name)
+
+    # --- calls, as the kubelet makes them ---
+    async def prepare(self, *refs: ClaimRef, seconds: float = 43.0) -> Mapping[str, PrepareResult]:
+        return await self.manager.prepare(refs, asyncio.get_running_loop().time() + seconds)
+
+    async def prepare_one(self, ref: ClaimRef, seconds: float = 43.0) -> PrepareResult:
+        return (await self.prepare(ref, seconds=seconds))[ref.uid]
+
+    async def unprepare(self, ref: ClaimRef, seconds: float = 43.0) -> str:
+        answers = await self.manager.unprepare([ref], asyncio.get_running_loop().time() + seconds)
+        return answers[ref.uid]
+
+    def begin(self, work: Any) -> "asyncio.Task[Any]":
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
+
+    # --- what tests look at ---
+    async def holders(self) -> dict[str, list[str]]:
+        """Device name to the names of the claims that hold it."""
+        return _by_device(hold for hold in (await self.ledger.snapshot()).holds if hold.state == "held")
+
+    async def draining(self) -> dict[str, list[str]]:
+        return {hold.device.name: sorted(hold.pods) for hold in await self.ledger.draining()}
+
+    # --- ports ---
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        self.step("fence")
+        yield
+
+    async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Json:
+        self.step(f"get {name}")
+        await asyncio.sleep(0.002)
+        if self.world.api_error is not None:
+            raise self.world.api_error
+        try:
+            found = self.world.claims[namespace, name]
+        except KeyError:
+            raise api_errors.NotFound(404, "NotFound", f"resourceclaims {name!r} not found") from None
+        return {"metadata": dict(found["metadata"]), "status": dict(found["status"])}
+
+    async def offload(self, work: Callable[[], T], /) -> T:
+        await asyncio.sleep(0.001)
+        return work()
+
+
+def _by_device(holds: Iterator[Hold]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for hold in holds:
+        found.setdefault(hold.device.name, []).append(hold.holder.name)
+    return found
+
+
+class _Specs:
+    """cdi.api.ClaimSpecs over a dictionary."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._world = agent.world
+
+    def cdi_name(self, claim_uid: str, device_name: str, share_id: str | None = None) -> str:
+        return f"{claim_uid}-{device_name}" + (f"-{share_id}" if share_id else "")
+
+    def device_ids(self, cdi_name: str) -> tuple[str, ...]:
+        return f"{PREFIX}{cdi_name}", "k8s.gpu.nvidia.com/driver=all"
+
+    def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> None:
+        self._agent.step(f"write {claim_uid}")
+        if self._world.write_error is not None:
+            raise self._world.write_error
+        names = {device.cdi_name: device.device.uuid for device in devices}
+        assert len(names) == len(devices), "the same device twice in one file is unresolvable"
+        self._world.files[claim_uid] = File({**dict.fromkeys(aliases, ""), **names}, self._world.boot_id)
+
+    def remove(self, claim_uid: str) -> None:
+        self._agent.step(f"remove {claim_uid}")
+        self._world.files.pop(claim_uid, None)
+
+    def exists(self, claim_uid: str) -> bool:
+        return claim_uid in self._world.files
+
+    def claim_uids(self) -> frozenset[str]:
+        return frozenset(self._world.files)
+
+
+class _Processes:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    async def look(self, pods: Collection[str], devices: Collection[HeldDevice]) -> Look:
+        world = self._agent.world
+        self._agent.step("look")
+        alive = (
+            {} if world.blind else {pod: frozenset(world.processes[pod]) for pod in pods if world.processes.get(pod)}
+        )
+        on_device = {device.uuid: world.on_device.get(device.uuid, {}) for device in devices}
+        await asyncio.sleep(0.002)
+        return Look(alive, on_device, world.blind, world.blind_devices)
+
+
+class _KubeletState:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def read(self) -> KubeletClaims:
+        world = self._agent.world
+        self._agent.step("read kubelet's list")
+        if world.kubelet_unreadable:
+            return KubeletClaims(unreadable=world.kubelet_unreadable)
+        return KubeletClaims(dict(world.kubelet))
+
+
+class _Notices:
+    def __init__(self, world: World) -> None:
+        self._heard = world.notices
+
+    def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
+        self._heard.append(("drain overdue", device.name, *sorted(pids), reason))
+
+    def drain_over(self, device: HeldDevice) -> None:
+        self._heard.append(("drain over", device.name))
+
+    def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
+        self._heard.append(("claim moved", ref.name, *sorted(pods)))
