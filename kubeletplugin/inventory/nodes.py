@@ -74,6 +74,8 @@ def ensure_device_nodes(
         try:
             if _ensure_node(path, os.makedev(major, minor), rules, make_node):
                 made.append(str(path))
+        except FileExistsError:
+            problems[str(path)] = "something that is no device node is in its place: remove it"
         except OSError as error:
             problems[str(path)] = (
                 f"make the device node ({major}:{minor}): {error.strerror or error}; give the agent write access to"

@@ -2,8 +2,8 @@
 
 - Until a first look succeeds there is no inventory, so a driver that comes late never means an empty pool. The look is
   tried again with back-off for ever; each new reason is reported once.
-- Then the node is looked at every RESCAN_SECONDS, and at once on ``refresh()``. A changed MIG layout, a GPU added or
-  gone, a reloaded driver are all just a different look.
+- Then the node is looked at every RESCAN_SECONDS (unless told otherwise), and at once on ``refresh()``. A changed MIG
+  layout, a GPU added or gone, a reloaded driver are all just a different look.
 - A look that fails as a whole changes nothing but ``answered`` (nothing did). After DRIVER_GONE_SECONDS of that the
   driver isn't slow but gone, and what nobody refers to is withdrawn, so that pods go to nodes that can serve them.
 - Names come through the bindings while this instance has them (the active one), plain otherwise. A device that someone
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 RESCAN_SECONDS = 10.0
 """Three looks within the 30 s after which the kubelet calls a device's health unknown."""
 
-RETRY_SECONDS = (1.0, 2.0, 4.0, RESCAN_SECONDS)
-"""After the first, second, ... failed look in a row; the last one from then on."""
+RETRY_SECONDS = (1.0, 2.0, 4.0)
+"""After the first, second, ... failed look in a row; as between any two looks from then on."""
 
 DRIVER_GONE_SECONDS = 60.0
 """A driver reload takes seconds, its upgrade minutes."""
@@ -64,6 +64,7 @@ class InventoryService:
         *,
         exclusions: Callable[[], Sequence[Exclusion]] = tuple,
         ensure_nodes: Callable[[frozenset[int]], object] | None = None,
+        rescan_seconds: float = RESCAN_SECONDS,
     ) -> None:
         """``exclusions`` is asked at every look. ``ensure_nodes`` (DeviceNodeKeeper.ensure) gets the minor numbers of
         the devices after each successful one, in a thread."""
@@ -72,6 +73,7 @@ class InventoryService:
         self._clock = clock
         self._exclusions = exclusions
         self._ensure_nodes = ensure_nodes
+        self._rescan_seconds = rescan_seconds
         self._bindings: NameBindings | None = None
         self._looks: Latest[Inventory] = Latest()
         self._changes: Latest[Inventory] = Latest()
@@ -124,8 +126,10 @@ class InventoryService:
             await self._session.end()
 
     async def _pause(self) -> None:
-        count = self._failure.count if self._failure else len(RETRY_SECONDS)
-        seconds = RETRY_SECONDS[min(count, len(RETRY_SECONDS)) - 1]
+        failures = self._failure.count if self._failure else 0
+        seconds = self._rescan_seconds
+        if 0 < failures <= len(RETRY_SECONDS):
+            seconds = min(seconds, RETRY_SECONDS[failures - 1])
         sleep = asyncio.ensure_future(self._clock.sleep(seconds))
         wanted = asyncio.ensure_future(self._wanted.wait())
         try:
@@ -143,10 +147,15 @@ class InventoryService:
             await self._failed(error)
             _settle(waiters, error)
             return
-        except BaseException:
+        except asyncio.CancelledError:
             for future in waiters:
                 future.cancel()
             raise
+        except Exception as error:  # one odd answer of a driver must not end the looking
+            log.exception("look at the GPUs")
+            await self._failed(error)
+            _settle(waiters, error)
+            return
         if self._failure is not None:
             log.info("the GPUs can be read again: %d devices", len(inventory.devices))
             self._failure = None
