@@ -6,7 +6,8 @@ of its errors. A failed Prepare isn't tried again here; the caller is the sync l
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,10 +140,9 @@ class FakeKubelet:
         return info
 
     async def _prepare_batch(self, driver: str, batch: list[v1.Claim]) -> None:
-        try:
-            response = await call_prepare(self._plugin(driver), batch, self._timing.call)
-        except grpc.aio.AioRpcError as error:
-            raise PodError(f"prepare dynamic resources: NodePrepareResources: {rpc_text(error)}") from error
+        plugin = self._plugin(driver)
+        with broken_calls("prepare dynamic resources: NodePrepareResources", plugin):
+            response = await call_prepare(plugin, batch, self._timing.call)
         check_answer("prepare dynamic resources: NodePrepareResources", batch, response.claims)
         for info in self.claims.claims.values():
             if info.uid in response.claims:
@@ -150,10 +150,9 @@ class FakeKubelet:
                 info.drivers[driver] = [*kept, *response.claims[info.uid].devices]
 
     async def _unprepare_batch(self, driver: str, batch: list[v1.Claim]) -> None:
-        try:
-            response = await call_unprepare(self._plugin(driver), batch, self._timing.call)
-        except grpc.aio.AioRpcError as error:
-            raise PodError(f"NodeUnprepareResources: {rpc_text(error)}") from error
+        plugin = self._plugin(driver)
+        with broken_calls("NodeUnprepareResources", plugin):
+            response = await call_unprepare(plugin, batch, self._timing.call)
         check_answer("NodeUnprepareResources", batch, response.claims)
 
     def _plugin(self, driver: str) -> Plugin:
@@ -217,6 +216,19 @@ def check_answer(
             raise PodError(f"{call} failed for ResourceClaim {names[uid]}: {entry.error}")
     if len(answer) != len(names):
         raise PodError(f"{call} skipped {len(names) - len(answer)} ResourceClaims")
+
+
+@contextlib.contextmanager
+def broken_calls(call: str, plugin: Plugin) -> Iterator[None]:
+    """The kubelet closes its connection to a plugin that deregisters, also under a call."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise PodError(f"{call}: {rpc_text(error)}") from error
+    except asyncio.CancelledError as error:
+        if not plugin.closed:
+            raise
+        raise PodError(f"{call}: rpc error: code = Canceled desc = grpc: the client connection is closing") from error
 
 
 def rpc_text(error: grpc.aio.AioRpcError) -> str:

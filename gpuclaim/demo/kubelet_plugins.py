@@ -60,9 +60,11 @@ class Plugin:
     service: str
     channel: grpc.aio.Channel
     connected: bool = False
+    closed: bool = False
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def close(self) -> None:
+        self.closed = True
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -75,6 +77,7 @@ class Socket:
 
     identity: tuple[int, int]
     plugin: Plugin | None = None
+    attempt: asyncio.Task[None] | None = None
     backoff: float = 0.0
     not_before: float = 0.0
 
@@ -126,18 +129,24 @@ class PluginManager:
         for path, socket in list(self._sockets.items()):
             if found.get(path) != socket.identity:
                 del self._sockets[path]
-                if socket.plugin is not None:
-                    await self._deregister(socket.plugin)
+                await self._forget(socket)
         for path, identity in sorted(found.items()):
             socket = self._sockets.setdefault(path, Socket(identity, backoff=self._backoffs.get(path, 0.0)))
-            if socket.plugin is None and self._clock.monotonic() >= socket.not_before:
-                await self._try_to_register(path, socket)
+            busy = socket.plugin is not None or (socket.attempt is not None and not socket.attempt.done())
+            if not busy and self._clock.monotonic() >= socket.not_before:
+                socket.attempt = asyncio.create_task(self._try_to_register(path, socket), name=f"register {path.name}")
 
     async def close(self) -> None:
         for socket in self._sockets.values():
-            if socket.plugin is not None:
-                await self._deregister(socket.plugin)
+            await self._forget(socket)
         self._sockets.clear()
+
+    async def _forget(self, socket: Socket) -> None:
+        if socket.attempt is not None:
+            socket.attempt.cancel()
+            await asyncio.gather(socket.attempt, return_exceptions=True)
+        if socket.plugin is not None:
+            await self._deregister(socket.plugin)
 
     async def _try_to_register(self, path: Path, socket: Socket) -> None:
         try:
@@ -161,7 +170,7 @@ class PluginManager:
                 raise
             try:
                 await self._notify(stub, registered=True, error="")
-            except grpc.aio.AioRpcError:
+            except (grpc.aio.AioRpcError, asyncio.CancelledError):
                 await self._deregister(plugin)
                 raise
             return plugin

@@ -3,11 +3,12 @@
 Start: DRA server, standby's looks, registration (the kubelet may call as soon as it has seen the registration
 socket). Stop, each step bounded:
 
-1. streams end (the kubelet opens none to an instance that it is about to forget, and the server could not stop);
-2. the registration socket goes, so the kubelet forgets this instance; calls that still come are served;
-3. calls in flight get a moment to finish;
-4. this instance stops being active and says so in the lease: waits end, effects are finished, a standby takes over;
-5. calls still open are passed to the new active instance, or answered with the reason when there is none;
+1. calls in flight get a moment to finish;
+2. this instance stops being active and says so in the lease: waits end, effects are finished, a standby takes over;
+3. calls still open are passed to the new active instance, or answered with the reason when there is none;
+4. streams end, or the server would wait for them;
+5. the registration socket goes: not before, since the kubelet closes its connection to an instance that it forgets,
+   and with it breaks off the calls that are open there;
 6. the DRA server stops and its socket goes.
 
 ResourceSlices are never deleted here: pods keep their devices, and the next instance finds the slices as they are.
@@ -150,13 +151,13 @@ class DraPlugin:
 
     async def stop(self) -> None:
         """See the module's text for the order."""
-        self._gate.end()
-        await self._registrar.stop()
-        self._registered = False
         await self._runner.drain(self._timing.finish_calls)
         await self._takeover.stop()
         await self._runner.drain(self._timing.pass_on_calls)
         await self._runner.cancel()
+        self._gate.end()
+        await self._registrar.stop()
+        self._registered = False
         self._housekeeper.stop()
         self._watchdog.stop()
         for task in self._tasks:
