@@ -44,9 +44,7 @@ class Settings(BaseModel):
 
     node_name: str = Field("", description="name of the Node object (in a pod: spec.nodeName)")
     pod_uid: str = Field("", description="UID of the agent's pod, part of its socket names; default: made at start")
-    kubeconfig: str = Field(
-        "", description="kubeconfig file; default: $KUBECONFIG, in-cluster, ~/.kube/config"
-    )
+    kubeconfig: str = Field("", description="kubeconfig file; default: $KUBECONFIG, in-cluster, ~/.kube/config")
     kubelet_root_dir: Path = Field(Path("/var/lib/kubelet"), description="the kubelet's --root-dir")
     cdi_dir: Path = Field(Path("/var/run/cdi"), description="folder for CDI specs that the container runtime watches")
     host_root: Path = Field(Path("/"), description="where the host's root file system is seen by the agent")
@@ -57,15 +55,15 @@ class Settings(BaseModel):
     exclude: tuple[Annotated[ExcludedGpu, BeforeValidator(_excluded)], ...] = Field(
         (), description="GPUs to leave alone: UUID or PCI address, optionally =reason"
     )
-    machine: str = Field(
-        "", description="simulate this machine: a shipped name or a profile file"
-    )
+    machine: str = Field("", description="simulate this machine: a shipped name or a profile file")
     machine_state: str = Field("", description="state file of the simulated machine; default: in the plugin's folder")
     mig: tuple[str, ...] = Field(
         (), description="static MIG layout of the simulated machine: 0=1g.10gb,3g.40gb (repeatable), or a layout file"
     )
-    nvml_timeout: float = Field(10.0, gt=0, le=300, description="seconds after which an NVML call counts as hung")
-    rescan_interval: float = Field(30.0, ge=0.1, le=3600, description="seconds between two looks at the hardware")
+    nvml_timeout: float = Field(5.0, gt=0, le=60, description="seconds after which an NVML call counts as hung")
+    rescan_interval: float = Field(
+        10.0, ge=0.1, le=10, description="seconds between two looks at the hardware; the kubelet trusts a value for 30"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["text", "json"] = Field("text", description="form of a log line")
 

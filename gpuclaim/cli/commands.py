@@ -1,0 +1,153 @@
+"""The commands of people, thin: each asks another package and prints the answer."""
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deviceclasses.catalogue import device_classes
+from gpuclaim.cli import output, views
+from gpuclaim.cli.output import Format
+from kubeapi.client import DEVICE_CLASSES, Json
+from kubeapi.errors import ApiError, ConfigError
+from kubeapi.rest import connect
+from kubeletplugin.app import settings as agent_settings
+from kubeletplugin.app.hardware import open_hardware
+from kubeletplugin.app.look import look
+from kubeletplugin.errors import AgentError
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.slices.render import render_slices
+
+app = typer.Typer(
+    help="Kubernetes pods get NVIDIA GPUs by claim.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+FIELD_MANAGER = "gpuclaim"
+
+Machine = Annotated[str, typer.Option(help="a simulated machine: a shipped name or a profile file")]
+Mig = Annotated[list[str] | None, typer.Option(help="its static MIG layout: 0=1g.10gb,3g.40gb (repeatable), or a file")]
+Exclude = Annotated[list[str] | None, typer.Option(help="GPU to leave out: UUID or PCI address, optionally =reason")]
+HostRoot = Annotated[str, typer.Option(help="where the host's root file system is seen")]
+Output = Annotated[Format, typer.Option("-o", "--output", help="form of the answer")]
+Kubeconfig = Annotated[str, typer.Option(help="kubeconfig file")]
+
+
+@app.command("kubeletplugin", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def kubeletplugin(context: typer.Context) -> None:
+    """The node agent (see `gpuclaim kubeletplugin --help`)."""
+    from kubeletplugin.app.main import main
+
+    raise typer.Exit(main(context.args))
+
+
+def _settings(**flags: Any) -> agent_settings.Settings:
+    """As the agent would read them, from these flags, the environment and its config file."""
+    words = [
+        f"{agent_settings.flag_of(name)}={item}"
+        for name, value in flags.items()
+        for item in (value if isinstance(value, list) else [value] if value else [])
+    ]
+    try:
+        return agent_settings.load(words, os.environ)[0].settings
+    except AgentError as error:
+        output.fail(error)
+
+
+def _look(chosen: agent_settings.Settings) -> Inventory:
+    with tempfile.TemporaryDirectory(prefix="gpuclaim-") as folder:
+        try:
+            hardware = open_hardware(chosen, Path(folder) / "machine.json")
+        except AgentError as error:
+            output.fail(error)
+        return output.run(look(chosen, hardware), AgentError)
+
+
+@app.command()
+def inventory(
+    machine: Machine = "",
+    mig: Mig = None,
+    exclude: Exclude = None,
+    host_root: HostRoot = "",
+    form: Output = Format.TABLE,
+) -> None:
+    """This node's devices, and the GPUs that are withheld with the reason."""
+    found = _look(_settings(machine=machine, mig=mig, exclude=exclude, host_root=host_root))
+    if form is Format.TABLE:
+        views.print_inventory(found)
+    else:
+        output.print_data(views.inventory_data(found), form)
+
+
+@app.command()
+def slices(
+    machine: Machine = "",
+    mig: Mig = None,
+    exclude: Exclude = None,
+    host_root: HostRoot = "",
+    node_name: Annotated[str, typer.Option(help="name of the node")] = "",
+    form: Output = Format.TABLE,
+) -> None:
+    """The ResourceSlices that would be published (`-o yaml` is fit for `kubectl create -f -`)."""
+    chosen = _settings(machine=machine, mig=mig, exclude=exclude, host_root=host_root, node_name=node_name)
+    found = _look(chosen)
+    try:
+        rendered = render_slices(found, chosen.node_name or os.uname().nodename.lower())
+    except ValueError as error:
+        output.fail(error)
+    if form is Format.TABLE:
+        views.print_slices(rendered)
+    else:
+        output.print_objects(rendered, form)
+
+
+@app.command()
+def status(
+    kubelet_root_dir: Annotated[str, typer.Option(help="the kubelet's --root-dir")] = "", form: Output = Format.TABLE
+) -> None:
+    """On a node: devices, who holds them since when, what drains and why."""
+    from gpuclaim.cli.node_status import read_status
+
+    chosen = _settings(kubelet_root_dir=kubelet_root_dir)
+    found = output.run(read_status(chosen.plugin_dir), AgentError)
+    if form is Format.TABLE:
+        views.print_status(found)
+    else:
+        output.print_data(found, form)
+
+
+@app.command("apply-classes")
+def apply_classes(
+    kubeconfig: Kubeconfig = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the classes, change nothing")] = False,
+) -> None:
+    """Applies the DeviceClasses gpu.nvidia.com and mig.nvidia.com to the cluster."""
+    classes = device_classes()
+    if dry_run:
+        output.print_objects(classes, Format.YAML)
+        return
+    for name in output.run(_apply(kubeconfig, classes), ApiError, ConfigError):
+        print(f"deviceclass.resource.k8s.io/{name} applied")
+
+
+async def _apply(kubeconfig: str, classes: list[Json]) -> list[str]:
+    api = await connect(kubeconfig or None)
+    try:
+        applied = []
+        for body in classes:
+            name = body["metadata"]["name"]
+            await api.apply(DEVICE_CLASSES, name, body, field_manager=FIELD_MANAGER)
+            applied.append(name)
+        return applied
+    finally:
+        await api.close()
+
+
+@app.command()
+def demo(machine: Annotated[str, typer.Option(help="the simulated machine")] = "dgx-h100") -> None:
+    """The claim route in a terminal: no cluster, no GPU, no root."""
+    from gpuclaim.demo.story import run
+
+    raise typer.Exit(asyncio.run(run(machine)))

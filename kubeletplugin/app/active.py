@@ -1,0 +1,213 @@
+"""All that only the active instance does: made at its take-over, ended when it yields.
+
+Order at the take-over: ledger, leftovers of dead instances, names, the driver's CDI file, recovery of claims; then
+slices and the standing work. The ledger is closed at an orderly end only: an instance that lost the lease leaves the
+file alone, since a close would checkpoint beside the new holder.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kubeapi.client import KubeApi
+from kubeletplugin.app.claim_watch import ClaimWatches
+from kubeletplugin.app.file_watch import FileWatch
+from kubeletplugin.app.hardware import SYS, Hardware, NvmlDevicePids
+from kubeletplugin.app.notices import NodeNotices
+from kubeletplugin.app.settings import Settings
+from kubeletplugin.app.specs import HostSpecs
+from kubeletplugin.cdi.writer import SpecWriter
+from kubeletplugin.clock import Clock
+from kubeletplugin.errors import NotActiveError, RecoverableError
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.inventory.watcher import InventoryService
+from kubeletplugin.lease.lease import Lease
+from kubeletplugin.ledger import files
+from kubeletplugin.ledger.errors import LedgerDamagedError
+from kubeletplugin.ledger.store import Ledger
+from kubeletplugin.nvml.worker import NvmlWorkers
+from kubeletplugin.prepare.kubelet_state import KubeletStateFile
+from kubeletplugin.prepare.manager import ClaimManager
+from kubeletplugin.prepare.model import ClaimRef, PrepareResult
+from kubeletplugin.prepare.processes import PodCgroups, PodProcesses
+from kubeletplugin.slices.controller import SliceController
+
+log = logging.getLogger(__name__)
+
+LEDGER_FILE = "ledger.db"
+CDI_PREFIX = "k8s.gpu.nvidia.com-"
+FIRST_LOOK_SECONDS = 10.0
+"""How long a take-over waits for a look under bound names; without one it goes on with what is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What lives as long as the process, active or not."""
+
+    settings: Settings
+    hardware: Hardware
+    workers: NvmlWorkers
+    inventory: InventoryService
+    api: KubeApi
+    lease: Lease
+    slices: SliceController
+    notices: NodeNotices
+    clock: Clock
+
+
+class ActiveNode:
+    """Implements dra.takeover.ActiveWork, and prepare.model.ClaimHandler while it is active."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._ledger: Ledger | None = None
+        self._manager: ClaimManager | None = None
+        self._watches: ClaimWatches | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- calls ---
+    async def prepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, PrepareResult]:
+        results = await self._active().prepare(claims, deadline)
+        await self._follow_claims()
+        return results
+
+    async def unprepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, str]:
+        errors = await self._active().unprepare(claims, deadline)
+        await self._follow_claims()
+        return errors
+
+    async def status(self) -> dict[str, Any] | None:
+        """For `gpuclaim status`; None while this instance isn't active."""
+        return await self._manager.status() if self._manager is not None else None
+
+    def _active(self) -> ClaimManager:
+        if self._manager is None:
+            raise NotActiveError("serve a call: this instance isn't active")
+        return self._manager
+
+    # --- life ---
+    async def activate(self, epoch: int) -> None:
+        parts = self._parts
+        self._ledger = ledger = await self._open_ledger(epoch)
+        writer = SpecWriter(
+            parts.settings.cdi_dir,
+            parts.lease,
+            prefix=CDI_PREFIX,
+            instance=parts.lease.instance,
+            epoch=lambda: parts.lease.epoch,
+        )
+        await asyncio.to_thread(writer.remove_leftovers)
+        specs = await asyncio.to_thread(HostSpecs, writer, parts.hardware)
+        parts.inventory.use_bindings(ledger)
+        with contextlib.suppress(RecoverableError, TimeoutError):
+            await asyncio.wait_for(parts.inventory.refresh(), FIRST_LOOK_SECONDS)
+        if parts.inventory.current is not None:
+            await asyncio.to_thread(specs.refresh, parts.inventory.current.driver_version)
+        manager = self._new_manager(ledger, specs)
+        self._watches = ClaimWatches(parts.api, parts.clock, manager.observe_claim)
+        await manager.recover()
+        self._manager = manager
+        self._start(manager.run(), "sweep")
+        self._start(self._publish(manager), "publish")
+        self._start(self._refresh_specs(specs), "driver spec")
+        self._start_kubelet_watch(manager)
+        parts.slices.start()
+        await self._follow_claims()
+
+    async def deactivate(self) -> None:
+        parts = self._parts
+        if self._manager is not None:
+            await self._manager.yield_()
+            self._manager = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if self._watches is not None:
+            await self._watches.stop()
+        await parts.slices.stop()
+        parts.inventory.use_bindings(None)
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None and not parts.lease.lost():
+            await ledger.close()
+
+    async def _open_ledger(self, epoch: int) -> Ledger:
+        parts = self._parts
+        path = parts.settings.plugin_dir / LEDGER_FILE
+        boot_id = parts.lease.boot_id
+        try:
+            return await Ledger.open(path, fence=parts.lease, boot_id=boot_id, epoch=epoch)
+        except LedgerDamagedError as error:
+            stamp = parts.clock.now().strftime("%Y%m%dT%H%M%SZ")
+            aside = await asyncio.to_thread(files.set_aside, path, stamp)
+            parts.notices.ledger_damaged(str(error), aside)
+            return await Ledger.open(path, fence=parts.lease, boot_id=boot_id, epoch=epoch)
+
+    def _new_manager(self, ledger: Ledger, specs: HostSpecs) -> ClaimManager:
+        parts = self._parts
+        host = parts.settings.host_root
+        cgroups = PodCgroups(host / str(SYS / "fs" / "cgroup").lstrip("/"), host / "proc")
+        return ClaimManager(
+            api=parts.api,
+            ledger=ledger,
+            specs=specs,
+            inventory=lambda: parts.inventory.current or Inventory(driver_version=""),
+            pool_name=parts.settings.node_name,
+            boot_id=parts.lease.boot_id,
+            fence=parts.lease,
+            processes=PodProcesses(cgroups, NvmlDevicePids(parts.hardware.nvml, parts.workers)),
+            kubelet_state=KubeletStateFile(parts.settings.kubelet_root_dir),
+            clock=parts.clock,
+            notices=parts.notices,
+        )
+
+    # --- standing work ---
+    async def _publish(self, manager: ClaimManager) -> None:
+        """A device with a problem is kept for who has it, and offered to nobody."""
+        parts = self._parts
+        async for inventory in parts.inventory.changes():
+            parts.notices.inventory_changed(inventory)
+            offered = tuple(device for device in inventory.devices if not device.problem)
+            parts.slices.set_devices(replace(inventory, devices=offered))
+            manager.inventory_changed()
+
+    async def _refresh_specs(self, specs: HostSpecs) -> None:
+        async for inventory in self._parts.inventory.looks():
+            if inventory.answered:
+                try:
+                    await asyncio.to_thread(specs.refresh, inventory.driver_version)
+                except RecoverableError as error:
+                    log.warning("%s", error)
+
+    def _start_kubelet_watch(self, manager: ClaimManager) -> None:
+        watch = FileWatch(KubeletStateFile(self._parts.settings.kubelet_root_dir).path)
+
+        async def observe() -> None:
+            while True:
+                await watch.changed.wait()
+                watch.changed.clear()
+                await manager.observe_kubelet()
+
+        self._start(watch.run(), "watch the kubelet's state")
+        self._start(observe(), "read the kubelet's state")
+
+    async def _follow_claims(self) -> None:
+        if self._ledger is None or self._watches is None:
+            return
+        records = await self._ledger.claims()
+        self._watches.follow(frozenset(ClaimRef(row.uid, row.namespace, row.name) for row in records))
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_log_end)
+        self._tasks.append(task)
+
+
+def _log_end(task: asyncio.Task[None]) -> None:
+    """Standing work ends by cancellation, or with the lease; anything else is a bug that must be seen."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, NotActiveError):
+        log.error("%s ended", task.get_name(), exc_info=error)

@@ -1,0 +1,277 @@
+"""One instance of the node agent, put together, started and stopped in order.
+
+Start: the hardware (or its back-off), slices accepted by a dry run, registration with the kubelet, take-over. While
+another instance serves, this one waits for as long as it takes: a version that can't start never gets a call. While
+nobody serves, it goes on after a first failure, because claims must be unprepared on a node whose driver is broken.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+from deviceclasses.names import DRIVER_NAME
+from kubeapi.client import KubeApi
+from kubeapi.errors import ApiError, ConfigError, Invalid
+from kubeapi.events import EventRecorder
+from kubeapi.rest import connect
+from kubeletplugin.app import control
+from kubeletplugin.app.active import ActiveNode, Parts
+from kubeletplugin.app.hardware import open_hardware
+from kubeletplugin.app.health_source import BoardSource
+from kubeletplugin.app.notices import NodeNotices
+from kubeletplugin.app.settings import Settings
+from kubeletplugin.clock import Clock, SystemClock
+from kubeletplugin.dra.plugin import DraPlugin, DraStatus
+from kubeletplugin.dra.sockets import choose_paths
+from kubeletplugin.dra.takeover import State
+from kubeletplugin.errors import FatalError
+from kubeletplugin.health.board import HealthBoard
+from kubeletplugin.inventory.exclusion import Exclusion
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.inventory.nodes import DeviceNodeKeeper
+from kubeletplugin.inventory.probe import InventoryProber
+from kubeletplugin.inventory.session import NvmlSession
+from kubeletplugin.inventory.watcher import InventoryService
+from kubeletplugin.lease.lease import Lease
+from kubeletplugin.lease.processes import HostProcesses
+from kubeletplugin.nvml.worker import NvmlWorkers
+from kubeletplugin.slices.controller import SliceController
+
+log = logging.getLogger(__name__)
+
+LEASE_FILE = "lease"
+FIRST_LOOK_SECONDS = 15.0
+"""How long the hardware is waited for while nobody else serves."""
+RETRY_SECONDS = 5.0
+
+
+class Agent:
+    """``run`` until SIGTERM or SIGINT. FatalError ends it with a reason."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._stop = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._uid = settings.pod_uid or str(uuid.uuid4())
+        self._started = False
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        parts = await self._unless_stopped(self._make_parts())
+        if parts is None:
+            return
+        self._board = BoardSource(HealthBoard(self._clock), self._settings.node_name, self._clock)
+        self._active = ActiveNode(parts)
+        self._parts = parts
+        self._plugin = self._make_plugin(parts)
+        path = control.socket_path(self._settings.plugin_dir, DRIVER_NAME, self._uid)
+        server = control.ControlServer(path, self._status, self._unready)
+        self._spawn(parts.inventory.run(), "inventory")
+        self._spawn(self._feed_health(parts.inventory), "health")
+        self._spawn(self._recorder.run(), "events")
+        await server.start()
+        starting = asyncio.create_task(self._start(parts), name="start")
+        stopping = asyncio.create_task(self._stopped(), name="stop")
+        try:
+            fatal: asyncio.Future[None] = self._plugin.fatal
+            await asyncio.wait([starting, stopping, fatal], return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                await asyncio.wait([stopping, fatal], return_when=asyncio.FIRST_COMPLETED)
+            if fatal.done():
+                fatal.result()
+        finally:
+            await self._end(parts, server, starting, stopping)
+
+    # --- making ---
+    async def _make_parts(self) -> Parts:
+        settings, clock = self._settings, self._clock
+        if not settings.node_name:
+            raise FatalError("name the node: give --node-name (in a pod: spec.nodeName by the downward API)")
+        await self._wait_for_kubelet()
+        hardware = await asyncio.to_thread(open_hardware, settings)
+        api = await self._connect()
+        workers = NvmlWorkers(settings.nvml_timeout)
+        exclusions = tuple(Exclusion(entry.gpu, entry.reason) for entry in settings.exclude)
+        keeper = DeviceNodeKeeper(hardware.host.seen("/dev"), hardware.proc)
+        inventory = InventoryService(
+            InventoryProber(hardware.nvml, workers, hardware.around, node_name=settings.node_name),
+            NvmlSession(hardware.nvml, workers, clock),
+            clock,
+            exclusions=lambda: exclusions,
+            ensure_nodes=keeper.ensure,
+            rescan_seconds=settings.rescan_interval,
+        )
+        self._recorder = EventRecorder(api, controller=DRIVER_NAME, instance=settings.node_name, clock=clock)
+        notices = NodeNotices(self._recorder, settings.node_name)
+        boot_id = await asyncio.to_thread(hardware.boot_id)
+        self._paths = choose_paths(settings.registry_dir, settings.plugin_dir, DRIVER_NAME, self._uid)
+        lease = Lease(
+            settings.plugin_dir / LEASE_FILE,
+            self._uid,
+            boot_id,
+            str(self._paths.dra),
+            clock=clock,
+            processes=HostProcesses(),
+        )
+        slices = SliceController(api, settings.node_name, DRIVER_NAME, clock, notices)
+        return Parts(settings, hardware, workers, inventory, api, lease, slices, notices, clock)
+
+    def _make_plugin(self, parts: Parts) -> DraPlugin:
+        return DraPlugin(
+            DRIVER_NAME,
+            self._paths,
+            parts.lease,
+            self._active,
+            self._active,
+            self._board,
+            clock=self._clock,
+            on_change=self._dra_changed,
+        )
+
+    async def _wait_for_kubelet(self) -> None:
+        registry = self._settings.registry_dir
+        if not await asyncio.to_thread(registry.is_dir):
+            log.warning(
+                "wait for the kubelet: there is no folder %s; is --kubelet-root-dir the kubelet's --root-dir,"
+                " and mounted into the agent's pod at the same path?",
+                registry,
+            )
+        while not await asyncio.to_thread(registry.is_dir):
+            await self._clock.sleep(1.0)
+        await asyncio.to_thread(self._settings.plugin_dir.mkdir, parents=True, exist_ok=True)
+
+    async def _connect(self) -> KubeApi:
+        try:
+            return await connect(self._settings.kubeconfig or None)
+        except ConfigError as error:
+            raise FatalError(str(error)) from error
+
+    # --- starting ---
+    async def _start(self, parts: Parts) -> None:
+        inventory = await self._first_look(parts)
+        if inventory is not None:
+            await self._dry_run(parts, inventory)
+        await self._plugin.start()
+        self._started = True
+
+    async def _first_look(self, parts: Parts) -> Inventory | None:
+        waited = 0.0
+        while parts.inventory.current is None:
+            if waited >= FIRST_LOOK_SECONDS and not self._others_serve(parts):
+                log.warning("go on without GPUs: %s", parts.inventory.problem or "the driver hasn't answered yet")
+                return None
+            await self._clock.sleep(0.05)
+            waited += 0.05
+        return parts.inventory.current
+
+    async def _dry_run(self, parts: Parts, inventory: Inventory) -> None:
+        said = ""
+        while True:
+            try:
+                await parts.slices.dry_run(inventory)
+                return
+            except ApiError as error:
+                text = _explain(error)
+                if text != said:
+                    log.warning("%s", text)
+                said = text
+                if not self._others_serve(parts):
+                    return
+            await self._clock.sleep(RETRY_SECONDS)
+
+    def _others_serve(self, parts: Parts) -> bool:
+        record = parts.lease.read().record
+        return not parts.lease.is_void(record) and not parts.lease.is_ours(record)
+
+    # --- standing ---
+    async def _feed_health(self, inventory: InventoryService) -> None:
+        async for look in inventory.looks():
+            self._board.looked(look)
+
+    def _dra_changed(self, status: DraStatus) -> None:
+        if status.refusal:
+            log.error("the kubelet refuses the registration: %s", status.refusal)
+        log.info("registered: %s, %s, epoch %s", status.registered, status.state.value, status.epoch)
+
+    def _unready(self) -> str:
+        if not self._started:
+            return self._parts.inventory.problem or "starting"
+        status = self._plugin.status
+        if not status.registered:
+            return status.refusal or "the kubelet hasn't registered this instance yet"
+        if status.state is not State.ACTIVE:
+            return status.failure or f"not the active instance: {status.state.value}"
+        return "" if self._parts.slices.accepted else "the API server doesn't hold the node's slices yet"
+
+    async def _status(self) -> dict[str, Any]:
+        status = self._plugin.status
+        node = await self._active.status() or {}
+        current = self._parts.inventory.current
+        return {
+            "instance": self._uid,
+            "node": self._settings.node_name,
+            "state": status.state.value,
+            "epoch": status.epoch,
+            "ready": self._unready() or True,
+            "driverVersion": current.driver_version if current else "",
+            "problem": self._parts.inventory.problem,
+            **node,
+        }
+
+    # --- ending ---
+    async def _end(
+        self, parts: Parts, server: control.ControlServer, starting: asyncio.Task[None], stopping: asyncio.Task[None]
+    ) -> None:
+        log.info("stopping; slices and prepared claims stay as they are")
+        starting.cancel()
+        stopping.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
+        await self._plugin.stop()
+        await server.stop()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._recorder.flush(), 1.0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        parts.workers.close()
+        await parts.api.close()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Parts]) -> Parts | None:
+        """The outcome of ``work``, or None when the stop came first."""
+        task, stopping = asyncio.create_task(work), asyncio.create_task(self._stopped())
+        await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return None
+
+    async def _stopped(self) -> None:
+        await self._stop.wait()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nothing that stands may end by itself: an agent without it must not look well."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("%s ended", task.get_name(), exc_info=error)
+            self._stop.set()
+
+
+def _explain(error: ApiError) -> str:
+    if isinstance(error, Invalid):
+        return f"try the node's slices: the API server refuses them: {error}"
+    return f"try the node's slices: {error}; check the network, and that deploy/manifests are applied"

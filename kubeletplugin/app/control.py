@@ -1,0 +1,56 @@
+"""This instance's own HTTP end, on a UNIX socket in the plugin's folder: what `gpuclaim status` asks.
+
+``GET /status`` answers JSON: the instance, whether it is active, and, when it is, devices, holders and drains.
+``GET /readyz`` is 200 when the instance is registered, active and its slices are accepted, else 503 with the reason.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from kubeletplugin.dra.sockets import first_that_fits, short_token
+
+PREFIX = "status-"
+SUFFIX = ".sock"
+
+Status = Callable[[], Awaitable[dict[str, Any]]]
+Unready = Callable[[], str]
+
+
+def socket_path(plugin_dir: Path, driver: str, uid: str) -> Path:
+    short = short_token(driver, uid)
+    return first_that_fits(plugin_dir / f"{PREFIX}{uid}{SUFFIX}", plugin_dir / f"{PREFIX}{short}{SUFFIX}")
+
+
+class ControlServer:
+    """``unready`` says why the instance isn't ready, empty when it is."""
+
+    def __init__(self, path: Path, status: Status, unready: Unready) -> None:
+        self._path = path
+        self._status = status
+        self._unready = unready
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        application = web.Application()
+        application.router.add_get("/status", self._get_status)
+        application.router.add_get("/readyz", self._get_ready)
+        self._runner = web.AppRunner(application, access_log=None)
+        await self._runner.setup()
+        self._path.unlink(missing_ok=True)
+        await web.UnixSite(self._runner, str(self._path)).start()
+        self._path.chmod(0o600)
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._path.unlink(missing_ok=True)
+
+    async def _get_status(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._status())
+
+    async def _get_ready(self, request: web.Request) -> web.Response:
+        reason = self._unready()
+        return web.Response(text=reason or "ok", status=503 if reason else 200)

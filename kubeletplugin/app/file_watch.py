@@ -1,0 +1,72 @@
+"""Tells when a file was written or replaced, by inotify on its folder (Linux; no library of the standard one does).
+
+The kubelet's dra_manager_state changes at every pod that uses a claim, and what it said in between is lost, so polling
+would miss pods; and an idle node should wake nobody.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import struct
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_EVENT = struct.Struct("iIII")
+_CLOSE_WRITE, _MOVED_TO, _DELETE = 0x8, 0x80, 0x200
+_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
+POLL_SECONDS = 1.0
+"""Between two looks where inotify can't be had (its instances are used up)."""
+
+
+class FileWatch:
+    """``changed`` is set at every change of ``path``; whoever waits clears it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            descriptor = _open(self._path.parent)
+        except OSError as error:
+            log.warning("watch %s: %s; looking every %g s instead", self._path, error.strerror, POLL_SECONDS)
+            await self._poll()
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_reader(descriptor, self._read, descriptor)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    def _read(self, descriptor: int) -> None:
+        data = os.read(descriptor, 65536)
+        position = 0
+        while position < len(data):
+            _, _, _, length = _EVENT.unpack_from(data, position)
+            position += _EVENT.size
+            name = data[position : position + length].rstrip(b"\0")
+            position += length
+            if name == os.fsencode(self._path.name):
+                self.changed.set()
+
+    async def _poll(self) -> None:
+        while True:
+            self.changed.set()
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _open(folder: Path) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor: int = libc.inotify_init1(_NONBLOCK_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    if libc.inotify_add_watch(descriptor, os.fsencode(folder), _CLOSE_WRITE | _MOVED_TO | _DELETE) < 0:
+        number = ctypes.get_errno()
+        os.close(descriptor)
+        raise OSError(number, os.strerror(number))
+    return descriptor

@@ -1,0 +1,126 @@
+"""The machine under the agent: the real one through NVML and the host's file trees, or a simulated one."""
+
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubeletplugin.app.settings import Settings
+from kubeletplugin.cdi.roots import DriverRoot
+from kubeletplugin.errors import FatalError
+from kubeletplugin.inventory.reading import Surroundings
+from kubeletplugin.inventory.simulated import simulated_surroundings
+from kubeletplugin.inventory.sysfs import Sysfs
+from kubeletplugin.ledger.model import HeldDevice
+from kubeletplugin.nvml.api import Nvml
+from kubeletplugin.nvml.library import find_library
+from kubeletplugin.nvml.real import open_real
+from kubeletplugin.nvml.simulated import (
+    STATE_FILE,
+    LayoutError,
+    MachineError,
+    MigLayout,
+    StateFileError,
+    load_layout,
+    load_profile,
+    open_node,
+    parse_mig_flag,
+)
+from kubeletplugin.nvml.worker import NvmlWorkers
+
+PROC = Path("/proc")
+SYS = Path("/sys")
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """``proc``, ``sys`` and ``host`` are of the machine that has the GPUs. ``locate_driver`` is the root that the GPU
+    driver lies under, None while there is none."""
+
+    nvml: Nvml
+    around: Surroundings
+    proc: Path
+    sys: Path
+    host: DriverRoot
+    locate_driver: Callable[[], DriverRoot | None]
+
+    def boot_id(self) -> str:
+        """FatalError where the kernel doesn't say: without it a reboot can't be told from a restart."""
+        path = self.proc / "sys" / "kernel" / "random" / "boot_id"
+        try:
+            return path.read_text().strip()
+        except OSError as error:
+            raise FatalError(f"read the boot id from {path}: {error.strerror}") from error
+
+
+def open_hardware(settings: Settings, state: Path | None = None) -> Hardware:
+    """``state`` is where a simulated machine is kept unless the settings say. FatalError on bad input."""
+    if settings.machine:
+        return _simulated(settings, Path(settings.machine_state) if settings.machine_state else state)
+    if settings.mig:
+        raise FatalError("--mig lays out a simulated machine's GPUs: it needs --machine")
+    return _real(settings)
+
+
+def _real(settings: Settings) -> Hardware:
+    roots = {settings.host_root / root.lstrip("/"): root for root in settings.driver_roots}
+
+    def locate() -> DriverRoot | None:
+        found = find_library(list(roots)).root
+        return None if found is None else DriverRoot(found, roots[found])
+
+    around = Surroundings(Sysfs(SYS), _system_memory)
+    return Hardware(open_real(list(roots)), around, PROC, SYS, DriverRoot(settings.host_root), locate)
+
+
+def _system_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _simulated(settings: Settings, state: Path | None) -> Hardware:
+    path = state or settings.plugin_dir / STATE_FILE
+    try:
+        profile = load_profile(settings.machine)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        node = open_node(settings.machine, path, mig_layout(settings.mig))
+        if node.state().tree is None:
+            node.materialise(path.with_suffix(".tree"), "null" if os.geteuid() == 0 else "placeholder")
+    except (MachineError, LayoutError, StateFileError) as error:
+        raise FatalError(str(error)) from error
+    except OSError as error:
+        raise FatalError(f"make the simulated machine {path}: {error.strerror}") from error
+    kept = node.state().tree
+    tree = Path(kept.root) if kept else path.with_suffix(".tree")
+    root = DriverRoot(tree, str(tree))
+    around = simulated_surroundings(profile, tree)
+    return Hardware(node.nvml(), around, tree / "proc", tree / "sys", root, lambda: root)
+
+
+def mig_layout(flags: Collection[str]) -> MigLayout:
+    """Flags of the form 0=1g.10gb, or the path of one layout file. Raises LayoutError."""
+    files = [flag for flag in flags if "=" not in flag]
+    if not files:
+        return parse_mig_flag(list(flags))
+    if len(flags) > 1:
+        raise LayoutError(f"read MIG layout: give one file ({files[0]}) or GPU=PROFILE,... flags, not both")
+    return load_layout(Path(files[0]))
+
+
+class NvmlDevicePids:
+    """Implements prepare.processes.DevicePids."""
+
+    def __init__(self, nvml: Nvml, workers: NvmlWorkers) -> None:
+        self._nvml = nvml
+        self._workers = workers
+
+    async def pids(self, device: HeldDevice) -> Collection[int]:
+        return await self._workers.call(device.gpu_uuid, self._read, device)
+
+    def _read(self, device: HeldDevice) -> frozenset[int]:
+        nvml = self._nvml
+        processes = nvml.processes(nvml.device_by_uuid(device.gpu_uuid))
+        if device.whole_gpu:
+            return frozenset(process.pid for process in processes)
+        partition = nvml.device_by_uuid(device.uuid)
+        place = (nvml.gpu_instance_id(partition), nvml.compute_instance_id(partition))
+        return frozenset(p.pid for p in processes if (p.gpu_instance_id, p.compute_instance_id) == place)

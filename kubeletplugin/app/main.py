@@ -1,0 +1,44 @@
+"""`gpuclaim kubeletplugin`: settings, logs, and one Agent until it is told to stop."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from kubeletplugin.app import logs, settings
+from kubeletplugin.errors import AgentError, FatalError
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status: 0 after a stop, 1 when it can't go on, 2 for bad flags or configuration."""
+    rest = [word for word in arguments if word != "--print-config"]
+    if "--help" in rest or "-h" in rest:
+        sys.stdout.write(settings.help_text() + "\n")
+        return 0
+    try:
+        effective, warnings = settings.load(rest, os.environ)
+    except FatalError as error:
+        sys.stderr.write(f"gpuclaim kubeletplugin: {error}\n")
+        return 2
+    if "--print-config" in arguments:
+        sys.stdout.write("\n".join(effective.as_lines()) + "\n")
+        return 0
+    logs.configure(effective.settings.log_level, effective.settings.log_format)
+    for warning in warnings:
+        log.warning("%s", warning)
+    try:
+        asyncio.run(_run(effective.settings))
+    except AgentError as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+async def _run(chosen: settings.Settings) -> None:
+    from kubeletplugin.app.agent import Agent
+
+    logs.dump_stacks_on_signal(asyncio.get_running_loop())
+    await Agent(chosen).run()

@@ -1,0 +1,89 @@
+"""What people should hear of, as log lines and Events: on the Node for hardware and slices, on the pod where the
+kubelet says nothing itself."""
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from kubeapi.events import EventRecorder, ObjectReference
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.ledger.model import HeldDevice
+from kubeletplugin.prepare.model import ClaimRef
+from kubeletplugin.slices.compare import DroppedFieldsError
+from kubeletplugin.slices.sync import WriteVerb
+from kubeletplugin.slices.validate import Problem
+
+log = logging.getLogger(__name__)
+
+
+class NodeNotices:
+    """Implements prepare.ports.Notices and slices.controller.SliceObserver."""
+
+    def __init__(self, recorder: EventRecorder, node_name: str) -> None:
+        self._recorder = recorder
+        # The kubelet's own events give a node's name for its UID; `kubectl describe node` looks for that.
+        self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
+        self._withheld: dict[str, str] = {}
+        self._noticed: frozenset[str] = frozenset()
+        self.accepted = False
+
+    def _warn(self, reason: str, action: str, note: str) -> None:
+        log.warning("%s", note)
+        self._recorder.emit(self._node, reason=reason, action=action, note=note, warning=True)
+
+    def _say(self, reason: str, action: str, note: str) -> None:
+        log.info("%s", note)
+        self._recorder.emit(self._node, reason=reason, action=action, note=note)
+
+    # --- hardware ---
+    def inventory_changed(self, inventory: Inventory) -> None:
+        """Says what is withheld anew and what is back."""
+        current = {gpu.uuid or gpu.pci_bus_id or f"GPU {gpu.index}": gpu.reason for gpu in inventory.withheld}
+        for gpu, reason in current.items():
+            if self._withheld.get(gpu) != reason:
+                self._warn("GPUWithheld", "Withhold", f"GPU {gpu} isn't offered: {reason}")
+        for gpu in self._withheld.keys() - current.keys():
+            self._say("GPUReturned", "Offer", f"GPU {gpu} isn't withheld any more")
+        self._withheld = current
+        notices = frozenset(notice.text for notice in inventory.notices)
+        for text in sorted(notices - self._noticed):
+            self._warn("GPUNotice", "Inventory", text)
+        self._noticed = notices
+
+    # --- slices ---
+    def slice_written(self, verb: WriteVerb) -> None:
+        log.debug("wrote a ResourceSlice: %s", verb)
+
+    def not_published(self, pool: str, problem: Problem) -> None:
+        self._warn("DeviceNotPublished", "Publish", f"pool {pool}: {problem}")
+
+    def fields_dropped(self, error: DroppedFieldsError) -> None:
+        self._warn("SliceFieldsDropped", "Publish", str(error))
+
+    def sync_failed(self, pool: str, error: Exception, retry_in: float) -> None:
+        """The controller has logged it; an Event couldn't be written while the API server is away."""
+
+    def accepted_changed(self, accepted: bool) -> None:
+        self.accepted = accepted
+        log.info("slices are %s by the API server", "accepted" if accepted else "not yet accepted")
+
+    # --- claims ---
+    def ledger_damaged(self, problem: str, aside: Path) -> None:
+        self._warn("LedgerDamaged", "SetAside", f"{problem}; it was set aside as {aside} and begun anew")
+
+    def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
+        pods = "; ".join(f"pod {pod}: pid {', '.join(map(str, sorted(found)))}" for pod, found in pids.items())
+        seen = f" ({pods})" if pods else ""
+        self._warn("DeviceDraining", "Drain", f"device {device.name} has been draining for long: {reason}{seen}")
+
+    def drain_over(self, device: HeldDevice) -> None:
+        log.info("device is free again", extra={"device": device.name})
+
+    def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
+        note = (
+            f"claim {ref.namespace}/{ref.name} was allocated to other devices while the kubelet has it prepared:"
+            f" delete the pods that use it ({', '.join(sorted(pods)) or 'none known'}) to move them"
+        )
+        claim = ObjectReference("resource.k8s.io/v1", "ResourceClaim", ref.name, ref.namespace, ref.uid)
+        log.warning("%s", note, extra={"claim": ref.uid})
+        self._recorder.emit(claim, reason="ClaimMoved", action="Prepare", note=note, warning=True)

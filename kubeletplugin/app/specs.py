@@ -1,0 +1,56 @@
+"""The claims' CDI files on a host whose driver may come late, or move to another root when it is upgraded."""
+
+import threading
+from collections.abc import Sequence
+
+from kubeletplugin.app.hardware import Hardware
+from kubeletplugin.cdi.api import ClaimDevice
+from kubeletplugin.cdi.claims import ClaimSpecFiles
+from kubeletplugin.cdi.driver import DriverSpecFile
+from kubeletplugin.cdi.hostnodes import HostNodes, find_dev_root
+from kubeletplugin.cdi.roots import DriverRoot
+from kubeletplugin.cdi.writer import SpecWriter
+
+
+class HostSpecs:
+    """Implements cdi.api.ClaimSpecs by the files for the driver root as of the last ``refresh``."""
+
+    def __init__(self, writer: SpecWriter, hardware: Hardware) -> None:
+        self._writer = writer
+        self._hardware = hardware
+        self._lock = threading.Lock()
+        self._root = hardware.locate_driver() or hardware.host
+        self._driver, self._claims = self._made_for(self._root)
+
+    def _made_for(self, root: DriverRoot) -> tuple[DriverSpecFile, ClaimSpecFiles]:
+        hardware = self._hardware
+        nodes = HostNodes(find_dev_root(root, hardware.host), proc=hardware.proc, sys=hardware.sys)
+        driver = DriverSpecFile(self._writer, nodes, root, host_root=hardware.host)
+        return driver, ClaimSpecFiles(self._writer, nodes, driver)
+
+    def refresh(self, driver_version: str) -> None:
+        """To be called at every look at the hardware that got an answer; errors as of cdi.driver.DriverSpecFile."""
+        found = self._hardware.locate_driver()
+        with self._lock:
+            if found is not None and found != self._root:
+                self._root = found
+                self._driver, self._claims = self._made_for(found)
+        self._driver.refresh(driver_version)
+
+    def cdi_name(self, claim_uid: str, device_name: str, share_id: str | None = None) -> str:
+        return self._claims.cdi_name(claim_uid, device_name, share_id)
+
+    def device_ids(self, cdi_name: str) -> tuple[str, ...]:
+        return self._claims.device_ids(cdi_name)
+
+    def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> None:
+        self._claims.write(claim_uid, devices, aliases)
+
+    def remove(self, claim_uid: str) -> None:
+        self._claims.remove(claim_uid)
+
+    def exists(self, claim_uid: str) -> bool:
+        return self._claims.exists(claim_uid)
+
+    def claim_uids(self) -> frozenset[str]:
+        return self._claims.claim_uids()
