@@ -479,3 +479,32 @@ async def test_a_dry_run_that_is_refused_as_a_whole() -> None:
         it.api.fault = refuse("dry-run", error=INVALID)
         with pytest.raises(Invalid, match="denied by a policy"):
             await it.controller.dry_run(inventory_of(gpu_device(0)))
+
+
+async def test_a_change_by_others_doesnt_shorten_a_back_off() -> None:
+    async with world() as it:
+        it.want(plain("a"))
+        await it.pass_time()
+        it.api.fault = refuse("update", error=TooManyRequests(429, "TooManyRequests", "slow down", retry_after=60))
+        it.want(plain("b"))
+        await it.pass_time(1)
+        before = len(it.api.calls)
+        for _ in range(10):
+            it.api.put(it.api.slices[0])
+            await it.pass_time(1)
+        assert len(it.api.calls) == before
+
+
+async def test_a_repair_that_waits_for_the_guard_isnt_called_accepted() -> None:
+    async with world() as it:
+        it.want(plain("a"))
+        await it.pass_time()
+        it.api.wipe()
+        await it.pass_time()
+        it.api.wipe()
+        await it.pass_time(0.001)
+        assert it.slices == []
+        assert not it.accepted()
+        await it.pass_time(0.02)
+        assert it.slices == ["00000 g1/1 a"]
+        assert it.accepted()
