@@ -33,6 +33,7 @@ SHORT = DraTiming(
     finish_calls=0.3,
     pass_on_calls=0.5,
 )
+PROCESS_LEASE = LeaseTiming(lock_wait=0.1, kill_wait=5.0)
 KUBELET = KubeletTiming(look=0.01, health_retry=0.03)
 
 
