@@ -20,7 +20,7 @@ from kubeletplugin.ledger.model import HeldDevice, Hold
 from kubeletplugin.ledger.store import Ledger
 from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
 from kubeletplugin.prepare.manager import ClaimManager
-from kubeletplugin.prepare.model import ClaimRef, PrepareResult
+from kubeletplugin.prepare.model import ClaimRef, PreparedDevice, PrepareResult
 from kubeletplugin.prepare.ports import Look
 from tests.contract.prepare.virtual import InlineExecutor, LoopClock
 
@@ -47,6 +47,16 @@ def partition(index: int, part: int) -> Device:
 
 def result(device: str, request: str = "gpu", **more: Any) -> Json:
     return {"request": request, "driver": DRIVER, "pool": POOL, "device": device, **more}
+
+
+def answered(name: str, uid: str, request: str = "gpu", share: str | None = None) -> PreparedDevice:
+    """A device as a good answer has it."""
+    own = f"{PREFIX}{uid}-{name}" + (f"-{share}" if share else "")
+    return PreparedDevice((request,), POOL, name, (own, "k8s.gpu.nvidia.com/driver=all"), share)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 @dataclass(slots=True)
@@ -205,8 +215,13 @@ class Agent:
     def begin(self, work: Any) -> "asyncio.Task[Any]":
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # a test may not care how a call ended
 
     # --- what tests look at ---
     async def holders(self) -> dict[str, list[str]]:

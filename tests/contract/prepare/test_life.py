@@ -1,0 +1,107 @@
+"""Giving way to another instance, and what people are shown."""
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kubeletplugin.errors import NotActiveError
+from kubeletplugin.inventory.model import WithheldGpu
+from kubeletplugin.prepare.model import PrepareResult
+from tests.contract.prepare.node import PREFIX, Agent, World, now
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_yielding_stops_waits_at_once_and_passes_the_calls_on(world: World) -> None:
+    """Story 10: a yield doesn't wait for a Prepare that waits for what the next holder is going to be told."""
+    agent = await Agent(world).start()
+    held, waiting = world.allocate("held", "gpu-0"), world.allocate("waiting", "gpu-0")
+    await agent.prepare_one(held)
+    world.list_in_kubelet(held, "pod-held", ids=[f"{PREFIX}uid-held-gpu-0"])
+    world.deallocate(held)
+    call = agent.begin(agent.prepare_one(waiting))
+    await asyncio.sleep(1)
+    begun = now()
+
+    await agent.stop()
+
+    assert now() - begun < 0.1
+    with pytest.raises(NotActiveError):
+        await call
+    with pytest.raises(NotActiveError):
+        await agent.prepare_one(waiting)
+    with pytest.raises(NotActiveError):
+        await agent.unprepare(held)
+    following = await Agent(world).start()
+    again = following.begin(following.prepare_one(waiting))
+    assert await following.unprepare(held) == ""
+    assert not (await again).error
+    await following.stop()
+
+
+@pytest.mark.parametrize("milliseconds", range(12))
+async def test_yielding_outwaits_what_changes_something(world: World, milliseconds: int) -> None:
+    agent = await Agent(world).start()
+    ref = world.allocate("a", "gpu-0")
+    call = agent.begin(agent.prepare_one(ref))
+    await asyncio.sleep(milliseconds / 1000)
+    await agent.stop()
+    steps = len(world.steps)
+    outcome = (await asyncio.gather(call, return_exceptions=True))[0]
+    await asyncio.sleep(5)
+    assert len(world.steps) <= steps + 1  # the fence of the answer itself
+    following = await Agent(world).start()
+    assert (world.gpu_of(ref) == {"GPU-0"}) == (await following.holders() == {"gpu-0": ["a"]})
+    if isinstance(outcome, PrepareResult):
+        assert world.gpu_of(ref) == {"GPU-0"}
+    else:
+        assert isinstance(outcome, NotActiveError)
+    await following.stop()
+
+
+async def test_status_tells_devices_holders_and_what_is_waited_for(world: World) -> None:
+    agent = await Agent(world).start()
+    await agent.prepare_one(world.allocate("a", "gpu-0"))
+    world.inventory = dataclasses.replace(world.inventory, withheld=(WithheldGpu(9, "GPU-9", "", "excluded", True),))
+    agent.begin(agent.prepare_one(world.allocate("b", "gpu-9")))
+    await asyncio.sleep(0.5)
+
+    status = await agent.manager.status()
+
+    assert status["devices"] == [
+        {
+            "name": "gpu-0",
+            "uuid": "GPU-0",
+            "state": "held",
+            "holders": [
+                {
+                    "route": "claim",
+                    "uid": "uid-a",
+                    "namespace": "ns",
+                    "name": "a",
+                    "state": "held",
+                    "since": "2026-01-02T03:04:05+00:00",
+                    "reason": "",
+                    "admin": False,
+                    "shareId": "",
+                    "pods": ["pod-a"],
+                }
+            ],
+        },
+        {"name": "gpu-1", "uuid": "GPU-1", "state": "free", "holders": []},
+    ]
+    assert status["withheld"][0]["reason"] == "excluded"
+    assert status["waiting"] == [
+        {
+            "claim": {"uid": "uid-b", "namespace": "ns", "name": "b"},
+            "for": "device gpu-9 isn't there: GPU 9 is withheld: excluded",
+        }
+    ]
+    await agent.stop()
