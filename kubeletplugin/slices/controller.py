@@ -58,7 +58,7 @@ class SliceObserver(Protocol):
         """The server doesn't keep fields that were sent; devices with them are told as not published, too."""
 
     def sync_failed(self, pool: str, error: Exception, retry_in: float) -> None:
-        """``retry_in`` in seconds."""
+        """``retry_in`` in seconds. Logged already."""
 
     def accepted_changed(self, accepted: bool) -> None:
         """Whether the server holds exactly what is wanted."""
@@ -331,14 +331,11 @@ class SliceController:
         new = current - self._problems.get(pool, frozenset())
         self._problems[pool] = current
         for problem in sorted(new, key=str):
-            _log.warning("pool %s: %s", pool, problem)
             self._observer.not_published(pool, problem)
 
     def _tell_dropped(self, pool: str, dropped: list[DroppedField]) -> None:
         if dropped:
-            error = DroppedFieldsError(pool, dropped)
-            _log.warning("%s", error)
-            self._observer.fields_dropped(error)
+            self._observer.fields_dropped(DroppedFieldsError(pool, dropped))
 
     def _set_accepted(self, accepted: bool) -> None:
         if accepted != self._accepted:

@@ -1,5 +1,7 @@
 """What the controller does on the wire: what the server accepts, drops, refuses and deletes."""
 
+from pathlib import Path
+
 import pytest
 
 from gpuclaim.demo.apiserver import FakeApiServer
@@ -7,6 +9,7 @@ from kubeapi.client import NODES, RESOURCE_SLICES
 from kubeletplugin.inventory.model import Attribute
 from kubeletplugin.slices.render import render_slices
 from tests.contract.slices.conftest import NODE, Agent, running_agent
+from tests.unit.allocator.machines import slices_of_all_machines
 from tests.unit.slices.samples import gpu_device, inventory_of, many, plain, taint
 
 pytestmark = pytest.mark.anyio
@@ -162,3 +165,9 @@ async def test_rendered_slices_are_accepted_and_taken_over(agent: Agent, server:
     agent.controller.set_devices(inventory)
     await agent.accepted()
     assert agent.log.writes == []
+
+
+async def test_the_server_takes_the_slices_of_every_machine_unchanged(agent: Agent, tmp_path: Path) -> None:
+    for body in await slices_of_all_machines(tmp_path):
+        stored = await agent.api.create(RESOURCE_SLICES, body)
+        assert stored["spec"] == body["spec"]
