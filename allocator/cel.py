@@ -6,10 +6,11 @@ users most are kept exactly: an unknown name is a run-time *error*, an error is 
 allocation, and the result must be a bool.
 
 Not here, so that an expression with them is refused when compiled: Kubernetes' url, ip, cidr, sets, regex and list
-functions, and the cost limit. ``cel.bind`` may bind ``device.attributes[domain]`` but not ``device`` itself.
+functions, and the cost limit; isInteger goes by value. ``cel.bind`` may bind ``device.attributes[domain]`` but not what is above it.
 
 The engine tells overloads apart by shape only and takes no opaque Python values, so that a quantity or version is a
-map of one entry, told apart in the functions.
+map of one entry, told apart in the functions. One difference comes of it: a version compared with text by ``==`` is
+false here and an error in the scheduler.
 """
 
 import functools
@@ -120,22 +121,29 @@ def _attribute_value(name: str, attribute: Mapping[str, Any]) -> Any:
 
 
 def _default_domains(expression: str) -> str:
-    """Makes an unknown domain an empty map: ``device.attributes[d]`` becomes ``device.attributes[?d].orValue({})``."""
+    """Makes an unknown domain an empty map.
+
+    ``device.attributes[d]`` becomes ``device.attributes[?d].orValue({})``, and with ``[?d]`` an optional of that.
+    """
     rewritten: list[str] = []
-    open_brackets: list[bool] = []
+    closing: list[str] = []
     for token in _tokens(expression):
-        rewritten.append(token)
-        if token in ("(", "{", "["):
-            open_brackets.append(False)
-        elif _DOMAIN_INDEX.fullmatch(token):
-            open_brackets.append(True)
-            rewritten.append("?")
-        elif token in (")", "}", "]") and open_brackets and open_brackets.pop():
-            rewritten.append(".orValue({})")
+        if _DOMAIN_INDEX.fullmatch(token):
+            optional = token.endswith("?")
+            closing.append("].orValue({}))" if optional else "].orValue({})")
+            rewritten.append(f"optional.of({token}" if optional else f"{token}?")
+        elif token in ("(", "{", "["):
+            closing.append(_CLOSING[token])
+            rewritten.append(token)
+        elif token in (")", "}", "]") and closing:
+            rewritten.append(closing.pop())
+        else:
+            rewritten.append(token)
     return "".join(rewritten)
 
 
-_DOMAIN_INDEX = re.compile(r"\bdevice\s*\.\s*(?:attributes|capacity)\s*\[(?!\s*\?)")
+_CLOSING = {"(": ")", "{": "}", "[": "]"}
+_DOMAIN_INDEX = re.compile(r"\bdevice\s*\.\s*(?:attributes|capacity)\s*\[(?:\s*\?)?")
 _TOKEN = re.compile(
     r"//[^\n]*"
     r"|[bB]?[rR](?:\"\"\".*?\"\"\"|'''.*?'''|\"[^\"\n]*\"|'[^'\n]*')"

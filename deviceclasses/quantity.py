@@ -1,7 +1,8 @@
 """Kubernetes quantities: the full grammar of apimachinery's resource.Quantity, as exact fractions.
 
 Used wherever a quantity is compared or checked without an API server: opaque configs, local validation of slices,
-CEL. Like the server it rounds away from zero to nanos and caps binary suffixes at 2^63-1.
+CEL. Like the server it rounds away from zero to nanos and caps binary suffixes at 2^63-1. Unlike the server it refuses
+a number without digits ("Gi", "+"), which that takes for zero: it is a typo.
 """
 
 import re

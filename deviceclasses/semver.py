@@ -61,5 +61,7 @@ def normalize_version(text: str) -> str:
 
 
 def _strip_zeros(part: str) -> str:
+    if len(part) < 2:
+        return part
     stripped = part.lstrip("0")
-    return part if stripped == part else stripped if stripped[:1].isdigit() else f"0{stripped}"
+    return stripped if stripped[:1].isdigit() else f"0{stripped}"

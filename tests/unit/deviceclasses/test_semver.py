@@ -50,6 +50,8 @@ def test_refused(text: str) -> None:
         ("535.104.05", "535.104.5"),
         ("00.00.00", "0.0.0"),
         ("1.2-rc", "1.2-rc"),
+        ("1.2.-rc", "1.2.0-rc"),
+        ("1.2.003-rc", "1.2.3-rc"),
     ],
 )
 def test_normalize(text: str, normalized: str) -> None:
