@@ -146,8 +146,8 @@ async def _apply(kubeconfig: str, classes: list[Json]) -> list[str]:
 
 
 @app.command()
-def demo(machine: Annotated[str, typer.Option(help="the simulated machine")] = "dgx-h100") -> None:
+def demo(machine: Annotated[str, typer.Option(help="the simulated machine")] = "dgx-h100", mig: Mig = None) -> None:
     """The claim route in a terminal: no cluster, no GPU, no root."""
     from gpuclaim.demo.story import run
 
-    raise typer.Exit(asyncio.run(run(machine)))
+    raise typer.Exit(asyncio.run(run(machine, mig or ())))
