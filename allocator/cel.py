@@ -6,7 +6,8 @@ users most are kept exactly: an unknown name is a run-time *error*, an error is 
 allocation, and the result must be a bool.
 
 Not here, so that an expression with them is refused when compiled: Kubernetes' url, ip, cidr, sets, regex and list
-functions, and the cost limit; isInteger goes by value. ``cel.bind`` may bind ``device.attributes[domain]`` but not what is above it.
+functions, and the cost limit. isInteger goes by value. ``cel.bind`` may bind ``device.attributes[domain]`` but not
+what is above it.
 
 The engine tells overloads apart by shape only and takes no opaque Python values, so that a quantity or version is a
 map of one entry, told apart in the functions. One difference comes of it: a version compared with text by ``==`` is

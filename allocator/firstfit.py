@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allocator.pools import Candidate, Json, Pool, gather_pools
-from allocator.requests import AllocationError, Request, judge, parse_requests
+from allocator.requests import AllocationError, Request, VerdictKind, judge, parse_requests
 
 MAX_RESULTS = 32
 """Devices of one claim (resource.k8s.io/v1)."""
@@ -57,7 +57,7 @@ class _Pick:
 
 @dataclass(slots=True)
 class _Search:
-    """One attempt for one node; ``picks`` and ``taken`` follow the search forth and back."""
+    """One attempt for one node; ``picks`` follow the search forth and back."""
 
     node_name: str
     pools: tuple[Pool, ...]
@@ -66,8 +66,7 @@ class _Search:
     claims: Sequence[Json]
     requests: list[list[tuple[Request, ...]]]
     picks: list[list[_Pick]] = field(default_factory=list)
-    taken: set[DeviceId] = field(default_factory=set)
-    judged: dict[tuple[int, DeviceId], bool] = field(default_factory=dict)
+    judged: dict[tuple[int, DeviceId], VerdictKind] = field(default_factory=dict)
 
 
 def allocate(claims: Sequence[Json], cluster: Cluster, node_name: str, now: datetime.datetime) -> list[dict[str, Any]]:
@@ -76,6 +75,7 @@ def allocate(claims: Sequence[Json], cluster: Cluster, node_name: str, now: date
     Raises NoFitError when this node can't serve them, AllocationError when no node can.
     """
     search = _begin(claims, cluster, node_name)
+    _check_all_mode(search)
     if not _place_claim(search, 0):
         reports = _report(search)
         raise NoFitError(_summary(search, reports), reports)
@@ -101,7 +101,17 @@ def _begin(claims: Sequence[Json], cluster: Cluster, node_name: str) -> _Search:
         for constraint in claim["spec"]["devices"].get("constraints", ()):
             if "matchAttribute" not in constraint:
                 raise AllocationError(f"claim {_name(claim)}: only matchAttribute constraints are known")
+        for request in (request for alternatives in parse_requests(claim) for request in alternatives):
+            _class(search, request)
     return search
+
+
+def _check_all_mode(search: _Search) -> None:
+    """What "all" means is settled before the search, errors included, even for an alternative that isn't reached."""
+    for requests in search.requests:
+        for request in (request for alternatives in requests for request in alternatives):
+            if request.count is None:
+                _all_selected(search, request)
 
 
 def _holders(claims: Iterable[Json]) -> dict[DeviceId, str]:
@@ -136,7 +146,7 @@ def _place_request(search: _Search, claim: int, index: int) -> bool:
 
 def _place_alternative(search: _Search, claim: int, index: int, request: Request) -> bool:
     if request.count is None:
-        devices = _all_matching(search, request)
+        devices = _all_selected(search, request)
         count = len(devices)
     else:
         devices = [device for pool in search.pools for device in pool.devices]
@@ -161,33 +171,36 @@ def _place_devices(
     """
     if count == 0:
         return proceed()
-    for position, device in enumerate(devices[: len(devices) - count + 1]):
+    choices = devices if pick.request.count is not None else devices[:1]
+    for position, device in enumerate(choices):
         if not _is_usable(search, claim, pick.request, device):
             continue
         pick.devices.append(device)
-        if not pick.request.admin_access:
-            search.taken.add(device.id)
         if _place_devices(search, claim, pick, devices[position + 1 :], count - 1, proceed):
             return True
         pick.devices.pop()
-        if not pick.request.admin_access:
-            search.taken.discard(device.id)
     return False
 
 
 def _is_usable(search: _Search, claim: int, request: Request, device: Candidate) -> bool:
     """In the scheduler's order: a device in use is skipped before its selectors could fail."""
-    return (
-        _is_free(search, claim, request, device)
-        and _matches(search, request, device)
-        and _satisfies(search, claim, request, device)
-    )
+    if not _is_free(search, claim, request, device) or _kind(search, request, device) != "match":
+        return False
+    satisfied = _satisfies(search, claim, request, device)
+    if not satisfied and request.count is None:
+        raise AllocationError(
+            f"request {request.name}: asks for all devices, but {device.name} doesn't satisfy a constraint"
+        )
+    return satisfied
 
 
 def _is_free(search: _Search, claim: int, request: Request, device: Candidate) -> bool:
-    if request.admin_access:
-        return all(device.id != other.id for pick in search.picks[claim] for other in pick.devices)
-    return device.id not in search.taken and device.id not in search.holders
+    """Admin access is stopped by nothing but its own claim, yet a device picked for it serves no other request of the
+    same pod."""
+    picks = search.picks[claim] if request.admin_access else [pick for picks in search.picks for pick in picks]
+    if any(device.id == other.id for pick in picks for other in pick.devices):
+        return False
+    return request.admin_access or device.id not in search.holders
 
 
 def _satisfies(search: _Search, claim: int, request: Request, device: Candidate) -> bool:
@@ -216,20 +229,23 @@ def _attribute(device: Candidate, name: str) -> object:
     return attributes.get(name, attributes.get(identifier) if domain == device.driver else None)
 
 
-def _matches(search: _Search, request: Request, device: Candidate) -> bool:
+def _kind(search: _Search, request: Request, device: Candidate) -> VerdictKind:
     key = (id(request), device.id)
     if key not in search.judged:
-        search.judged[key] = judge(request, _class(search, request), device).kind == "match"
+        search.judged[key] = judge(request, _class(search, request), device).kind
     return search.judged[key]
 
 
-def _all_matching(search: _Search, request: Request) -> list[Candidate]:
+def _all_selected(search: _Search, request: Request) -> list[Candidate]:
+    """What "all" means: the selectors decide, so that a tainted device is one of them, and then can't be had."""
     for pool in search.pools:
         if pool.problem:
             raise AllocationError(
                 f"request {request.name}: asks for all devices, but pool {pool.name} of {pool.driver} is {pool.problem}"
             )
-    return [device for pool in search.pools for device in pool.devices if _matches(search, request, device)]
+    not_selected = ("class-selector", "request-selector")
+    devices = (device for pool in search.pools for device in pool.devices)
+    return [device for device in devices if _kind(search, request, device) not in not_selected]
 
 
 def _class(search: _Search, request: Request) -> Json:

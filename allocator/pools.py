@@ -42,27 +42,33 @@ def gather_pools(slices: Iterable[Json], node_name: str) -> tuple[Pool, ...]:
     for item in slices:
         spec = item["spec"]
         by_pool.setdefault((spec["pool"]["name"], spec["driver"]), []).append(item)
-    return tuple(
-        _pool(driver, name, by_pool[name, driver], node_name)
-        for name, driver in sorted(by_pool)
-        if any(_reaches(item["spec"], node_name) for item in by_pool[name, driver])
-    )
+    pools = (_pool(driver, name, by_pool[name, driver], node_name) for name, driver in sorted(by_pool))
+    return tuple(pool for pool in pools if pool is not None)
 
 
 def _reaches(spec: Json, node_name: str) -> bool:
     return bool(spec.get("allNodes")) or spec.get("nodeName") == node_name
 
 
-def _pool(driver: str, name: str, slices: list[Json], node_name: str) -> Pool:
-    generation = max(item["spec"]["pool"]["generation"] for item in slices)
-    current = [item for item in slices if item["spec"]["pool"]["generation"] == generation]
+def _pool(driver: str, name: str, slices: list[Json], node_name: str) -> Pool | None:
+    """None when the node reaches nothing of the pool."""
+    reached = [item for item in slices if _reaches(item["spec"], node_name)]
+    if not reached:
+        return None
+    generation = max(_generation(item) for item in reached)
+    current = [item for item in reached if _generation(item) == generation]
     expected = current[0]["spec"]["pool"]["resourceSliceCount"]
     if len(current) != expected:
-        return Pool(driver, name, problem=f"incomplete: {len(current)} of {expected} slices of generation {generation}")
+        # Perhaps the others are for other nodes, or the pool has just moved on to where this node isn't reached.
+        if any(_generation(item) > generation for item in slices):
+            return None
+        found = sum(_generation(item) == generation for item in slices)
+        if found != expected:
+            problem = f"incomplete: {found} of {expected} slices of generation {generation}"
+            return Pool(driver, name, problem=problem)
     devices = tuple(
         Candidate(driver, name, device["name"], device, not item["spec"].get("allNodes"))
         for item in sorted(current, key=lambda item: str(item["metadata"]["name"]))
-        if _reaches(item["spec"], node_name)
         for device in item["spec"].get("devices", ())
     )
     seen: set[str] = set()
@@ -71,3 +77,7 @@ def _pool(driver: str, name: str, slices: list[Json], node_name: str) -> Pool:
             return Pool(driver, name, problem=f"invalid: duplicate device name {device.name}")
         seen.add(device.name)
     return Pool(driver, name, devices)
+
+
+def _generation(item: Json) -> int:
+    return int(item["spec"]["pool"]["generation"])

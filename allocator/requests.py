@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from allocator.cel import CelError, compile_selector
 from allocator.pools import Candidate, Json
@@ -32,11 +32,14 @@ class Request:
         return self.name.partition("/")[0]
 
 
+VerdictKind: TypeAlias = Literal["match", "class-selector", "request-selector", "taint", "unsupported"]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a device matches a request; ``text`` is the reason why it doesn't."""
 
-    kind: Literal["match", "class-selector", "request-selector", "taint", "unsupported"]
+    kind: VerdictKind
     text: str = ""
 
 

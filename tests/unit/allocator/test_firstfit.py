@@ -135,8 +135,8 @@ MEMORY = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('60Gi')) >
         pytest.param(
             cluster(),
             [claim(exactly("watch", adminAccess=True), exactly("use"))],
-            ["watch=gpu-0", "use=gpu-0"],
-            id="admin access doesn't hold within a claim",
+            ["watch=gpu-0", "use=gpu-1"],
+            id="a device picked for admin access serves no other request of the pod",
         ),
         pytest.param(
             cluster(), [claim(exactly()), claim(exactly(), name="b")], ["gpu=gpu-0", "gpu=gpu-1"], id="two claims"
@@ -274,6 +274,25 @@ MEMORY = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('60Gi')) >
             id="taint None",
         ),
         pytest.param(
+            cluster(
+                resource_slice(gpu(0), pool="p", count=2),
+                resource_slice(gpu(9), pool="p", count=2, name="00001-b", nodeName="node-2"),
+            ),
+            [claim(exactly())],
+            ["gpu=gpu-0"],
+            id="a pool of several nodes is whole with the other node's slices",
+        ),
+        pytest.param(
+            cluster(
+                resource_slice(gpu(0), pool="p", count=2),
+                resource_slice(gpu(9), pool="p", generation=2, nodeName="node-2"),
+                resource_slice(gpu(1)),
+            ),
+            [claim(exactly(allocationMode="All"))],
+            ["gpu=gpu-1"],
+            id="a pool that moved on without this node is none",
+        ),
+        pytest.param(
             cluster(resource_slice({"name": "gpu-x"}, gpu(1)), claims=[holding("gpu-x")]),
             [claim(exactly())],
             ["gpu=gpu-1"],
@@ -329,6 +348,12 @@ def test_allocated(world: Cluster, claims: list[dict[str, Any]], expected: list[
             claim(exactly()),
             "is incomplete: 1 of 3 slices of generation 1",
             id="pool",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0), gpu(1, taints=[{"key": "k", "effect": "NoSchedule"}]))),
+            claim(exactly(allocationMode="All")),
+            "(1: taint k:NoSchedule is not tolerated)",
+            id="a tainted device is one of all",
         ),
         pytest.param(
             cluster(resource_slice(gpu(0, consumesCounters=[{"counterSet": "x"}]))),
@@ -394,6 +419,26 @@ def test_no_fit(world: Cluster, wanted: dict[str, Any], reason: str) -> None:
             claim(exactly(allocationMode="All")),
             "asks for all devices, but pool node-1 of gpu.nvidia.com is incomplete",
             id="all of an incomplete pool",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0, "x"), gpu(1, "y"))),
+            claim(exactly(allocationMode="All"), constraints=[{"matchAttribute": ROOT}]),
+            "asks for all devices, but gpu-1 doesn't satisfy a constraint",
+            id="all against a constraint",
+        ),
+        pytest.param(
+            cluster(resource_slice(gpu(0), {"name": "gpu-x"})),
+            claim(
+                {
+                    "name": "r",
+                    "firstAvailable": [
+                        alternative("a", "gpu.nvidia.com"),
+                        alternative("b", "gpu.nvidia.com", allocationMode="All"),
+                    ],
+                }
+            ),
+            "no such key: type",
+            id="all is settled before the search",
         ),
     ],
 )
