@@ -114,7 +114,7 @@ class KubeApi(Protocol):
         subresource: str = "",
         dry_run: bool = False,
     ) -> Json:
-        """Server-side apply."""
+        """Server-side apply; the body's metadata.name is filled in."""
 
     async def merge_patch(
         self, resource: Resource, name: str, body: Json, *, namespace: str = "", subresource: str = ""

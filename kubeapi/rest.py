@@ -184,7 +184,7 @@ class RestKubeApi:
             "PATCH",
             _object_path(resource, namespace, name, subresource),
             params=_params(fieldManager=field_manager, force="true" if force else "", dryRun="All" if dry_run else ""),
-            body=_typed(resource, body),
+            body={**_typed(resource, body), "metadata": {"name": name, **(body.get("metadata") or {})}},
             content_type="application/apply-patch+yaml",
         )
 

@@ -20,6 +20,10 @@ class FieldError:
         return f"{self.field}: {self.message}"
 
 
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 class FieldErrors(list[FieldError]):
     """Collects complaints, named as in k8s.io/apimachinery's package field."""
 
@@ -27,19 +31,17 @@ class FieldErrors(list[FieldError]):
         self._add("FieldValueRequired", field, "Required value", detail)
 
     def invalid(self, field: str, value: object, detail: str) -> None:
-        self._add("FieldValueInvalid", field, f"Invalid value: {json.dumps(value)}", detail)
+        self._add("FieldValueInvalid", field, f"Invalid value: {_json(value)}", detail)
 
     def duplicate(self, field: str, value: object) -> None:
-        self._add("FieldValueDuplicate", field, f"Duplicate value: {json.dumps(value)}")
+        self._add("FieldValueDuplicate", field, f"Duplicate value: {_json(value)}")
 
     def forbidden(self, field: str, detail: str) -> None:
         self._add("FieldValueForbidden", field, "Forbidden", detail)
 
     def not_supported(self, field: str, value: object, supported: Sequence[str]) -> None:
         listed = ", ".join(json.dumps(s) for s in supported)
-        self._add(
-            "FieldValueNotSupported", field, f"Unsupported value: {json.dumps(value)}", f"supported values: {listed}"
-        )
+        self._add("FieldValueNotSupported", field, f"Unsupported value: {_json(value)}", f"supported values: {listed}")
 
     def too_long(self, field: str, limit: int) -> None:
         self._add("FieldValueTooLong", field, "Too long", f"may not be more than {limit} bytes")

@@ -19,18 +19,41 @@ _SEMVER = re.compile(
 )
 _QUANTITY = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)([eE][+-]?\d+|[numkMGTPE]|[KMGTPE]i)?", re.ASCII)
 
-_DNS_LABEL_TEXT = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
-    "with an alphanumeric character"
-)
-_DNS_SUBDOMAIN_TEXT = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
-    "and end with an alphanumeric character"
-)
-_NAME_PART_TEXT = (
+
+def _text(rule: str, pattern: str, *examples: str) -> str:
+    """How k8s.io/apimachinery words a failed pattern."""
+    shown = " or ".join(f"'{example}', " for example in examples)
+    return f"{rule} (e.g. {shown}regex used for validation is '{pattern}')"
+
+
+_NAME_PART_FORMAT = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_NAME_PART_RULE = (
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
 )
-_LABEL_VALUE_TEXT = f"a valid label must be an empty string or {_NAME_PART_TEXT.removeprefix('must ')}"
+_NAME_PART_TEXT = _text(_NAME_PART_RULE, _NAME_PART_FORMAT, "MyName", "my.name", "123-abc")
+_LABEL_VALUE_TEXT = _text(
+    f"a valid label must be an empty string or {_NAME_PART_RULE.removeprefix('must ')}",
+    f"({_NAME_PART_FORMAT})?",
+    *("MyValue", "my_value", "12345"),
+)
+_DNS_LABEL_TEXT = _text(
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
+    "with an alphanumeric character",
+    _LABEL,
+    *("my-name", "123-abc"),
+)
+_DNS_SUBDOMAIN_TEXT = _text(
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
+    "and end with an alphanumeric character",
+    rf"{_LABEL}(\.{_LABEL})*",
+    "example.com",
+)
+_C_IDENTIFIER_TEXT = _text(
+    "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric "
+    "characters or '_'",
+    "[A-Za-z_][A-Za-z0-9_]*",
+    *("my_name", "MY_NAME", "MyName"),
+)
 _DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY_SUFFIXES = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
@@ -85,12 +108,7 @@ def check_c_identifier(errors: FieldErrors, field: str, value: str) -> None:
     if len(value) > 32:
         errors.too_long(field, 32)
     if not _C_IDENTIFIER.fullmatch(value):
-        errors.invalid(
-            field,
-            value,
-            "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric "
-            "characters or '_'",
-        )
+        errors.invalid(field, value, _C_IDENTIFIER_TEXT)
 
 
 def check_qualified_name(errors: FieldErrors, field: str, value: str) -> None:

@@ -23,8 +23,10 @@ from gpuclaim.demo.apiserver_slices import check_slice
 
 WITH_STATUS = frozenset({"Node", "Pod", "ResourceClaim"})
 """Kinds whose status is written through its subresource only."""
+WITH_GENERATION = frozenset({"DeviceClass", "ResourceSlice"})
 _STATUS_RESET_ON_CREATE = frozenset({"Pod", "ResourceClaim"})
 _GATED = frozenset({"ResourceSlice", "DeviceClass"})
+_MAPS = frozenset({"annotations", "attributes", "capacity", "labels"})
 _JSON_LIMIT = 10 * 1024
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -49,6 +51,8 @@ def admit(
             drop_disabled(body, old, gates)
         if kind == "ResourceSlice":
             _default_slice(body, now)
+        elif kind == "ResourceClaim":
+            _default_claim(body)
         _check_metadata(errors, body, old)
         if check := _CHECKS.get(kind):
             check(errors, body, old)
@@ -56,8 +60,8 @@ def admit(
         raise bad_request(f"{kind} in version {body.get('apiVersion')!r} cannot be handled as a {kind}: {e}") from e
     if errors:
         name = str(body["metadata"].get("name") or body["metadata"].get("generateName") or "")
-        raise invalid(f"{kind}.{group}" if group else kind, name, errors)
-    return body
+        raise invalid(f"{kind}.{group}" if group and kind != "Event" else kind, name, errors)
+    return _without_empty(body) if kind in _CHECKS else body
 
 
 def _without_nulls(value: Any) -> Any:
@@ -66,6 +70,18 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     return value
+
+
+def _without_empty(value: Any, key: str = "") -> Any:
+    """Lists, and maps of named things, that are empty aren't written back; opaque JSON stays as it is."""
+    if key in ("data", "parameters"):
+        return value
+    if isinstance(value, list):
+        return [_without_empty(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    inner = {name: _without_empty(item, name) for name, item in value.items()}
+    return {name: item for name, item in inner.items() if item != [] and not (name in _MAPS and item == {})}
 
 
 def _separate_status(body: Json, old: Json | None, kind: str, subresource: str) -> None:
@@ -95,8 +111,18 @@ def _default_slice(body: Json, now: datetime.datetime) -> None:
         except ValueError as e:
             raise bad_request(
                 'ResourceSlice in version "v1" cannot be handled as a ResourceSlice: quantities must match the regular '
-                f"expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$' ({e})"
+                "expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
             ) from e
+
+
+def _default_claim(body: Json) -> None:
+    for request in ((body.get("spec") or {}).get("devices") or {}).get("requests") or ():
+        for exact in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            if exact is not None and exact.setdefault("allocationMode", "ExactCount") == "ExactCount":
+                exact.setdefault("count", 1)
+    for device in (body.get("status") or {}).get("devices") or ():
+        # Not a list, but null, is what a real server writes here.
+        device.setdefault("conditions", None)
 
 
 def _quantities(spec: Json) -> Iterator[tuple[Any, Any]]:
@@ -174,12 +200,13 @@ def _check_claim(errors: FieldErrors, body: Json, old: Json | None) -> None:
     for index, device in enumerate(status.get("devices") or ()):
         path = f"status.devices[{index}]"
         if _device_id(device) not in allocated:
-            errors.invalid(path, "/".join(_device_id(device)[:3]), "must be an allocated device in the claim")
+            names = dict(zip(("Driver", "Pool", "Device", "ShareID"), _device_id(device), strict=True))
+            errors.invalid(path, names, "must be an allocated device in the claim")
         if "shareID" in device and not _UUID.fullmatch(device["shareID"]):
             errors.invalid(f"{path}.shareID", device["shareID"], "uid must be in RFC 4122 normalized form")
         if "data" in device and not isinstance(device["data"], dict):
             errors.invalid(f"{path}.data", "<value omitted>", "must be a valid JSON object")
-        conditions = device.get("conditions") or ()
+        conditions = device["conditions"] or ()
         if len(conditions) > 8:
             errors.too_many(f"{path}.conditions", len(conditions), 8)
         for number, condition in enumerate(conditions):
@@ -200,10 +227,18 @@ def _check_template(errors: FieldErrors, body: Json, old: Json | None) -> None:
         errors.invalid("spec", body.get("spec"), "field is immutable")
 
 
-_EVENT_IMMUTABLE = (
-    *("regarding", "related", "reason", "note", "type", "action"),
-    *("eventTime", "reportingController", "reportingInstance"),
-)
+_EVENT_IMMUTABLE = {
+    "regarding": "involvedObject",
+    "reason": "reason",
+    "note": "message",
+    "type": "type",
+    "eventTime": "eventTime",
+    "action": "action",
+    "related": "related",
+    "reportingController": "reportingController",
+    "reportingInstance": "reportingInstance",
+}
+"""Field to the name that complaints call it by."""
 
 
 def _check_event(errors: FieldErrors, body: Json, old: Json | None) -> None:
@@ -230,9 +265,9 @@ def _check_event(errors: FieldErrors, body: Json, old: Json | None) -> None:
             errors.invalid("series.count", "", "should be at least 2")
         if not series.get("lastObservedTime"):
             errors.required("series.lastObservedTime")
-    for field in _EVENT_IMMUTABLE if old is not None else ():
+    for field, name in _EVENT_IMMUTABLE.items():
         if old is not None and old.get(field) != body.get(field):
-            errors.invalid(field, body.get(field), "field is immutable")
+            errors.invalid(name, body.get(field), "field is immutable")
 
 
 _CHECKS: Mapping[str, Callable[[FieldErrors, Json, Json | None], None]] = {

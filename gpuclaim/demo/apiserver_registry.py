@@ -20,7 +20,7 @@ from gpuclaim.demo.apiserver_errors import (
     expired,
     not_found,
 )
-from gpuclaim.demo.apiserver_objects import admit
+from gpuclaim.demo.apiserver_objects import WITH_GENERATION, admit
 from gpuclaim.demo.apiserver_patch import Owned, apply, disown_changed, merge_patch
 from gpuclaim.demo.apiserver_selectors import Predicate, field_selector, label_selector
 from gpuclaim.demo.apiserver_store import Change, Collection, Key, Store
@@ -51,6 +51,14 @@ class Target:
     @property
     def qualified(self) -> str:
         return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def qualified_kind(self) -> str:
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    @property
+    def path(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
     def key(self) -> Key:
@@ -98,7 +106,7 @@ class Registry:
         body = self._typed(target, body)
         metadata = body["metadata"]
         if metadata.get("resourceVersion"):
-            raise bad_request("resourceVersion should not be set on objects to be created")
+            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         if not metadata.get("name") and metadata.get("generateName"):
             suffix = "".join(self._rng.choices(_SUFFIX_ALPHABET, k=5))
             metadata["name"] = metadata["generateName"][:_GENERATED] + suffix
@@ -108,7 +116,7 @@ class Registry:
         metadata.update(self.new_metadata())
         metadata.pop("deletionTimestamp", None)
         body = self._admit(target, body, None)
-        if "spec" in body:
+        if target.kind in WITH_GENERATION:
             body["metadata"]["generation"] = 1
         return body if target.dry_run else self._store.write(self._collection(target), key, body)
 
@@ -122,8 +130,17 @@ class Registry:
         old = self._stored(target)
         metadata = body["metadata"]
         if metadata.get("name", target.name) != target.name:
-            raise bad_request(f"the name of the object ({metadata['name']}) does not match the URL ({target.name})")
-        self._check_uid(target, old, metadata.get("uid", ""))
+            raise bad_request(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"
+            )
+        uid = metadata.get("uid", "")
+        if uid not in ("", old["metadata"]["uid"]):
+            why = (
+                f"StorageError: invalid object, Code: 4, Key: /registry/{target.plural}/{target.path}, "
+                f"ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, "
+                f"UID in object meta: {old['metadata']['uid']}"
+            )
+            raise conflict(target.qualified, target.name, why)
         if metadata.get("resourceVersion", "") not in ("", old["metadata"]["resourceVersion"]):
             raise conflict(target.qualified, target.name, _MODIFIED)
         new = self._replace(target, old, body)
@@ -145,7 +162,6 @@ class Registry:
         if not manager:
             raise StatusError(400, "BadRequest", "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value")
         config = self._typed(target, config)
-        config["metadata"].setdefault("name", target.name)
         if target.key not in self._collection(target).objects:
             return self._apply_new(target, config, manager)
         old = self._stored(target)
@@ -165,19 +181,25 @@ class Registry:
     def delete(self, target: Target, options: Json) -> Json:
         old = self._stored(target)
         preconditions = options.get("preconditions") or {}
-        self._check_uid(target, old, preconditions.get("uid", ""))
-        version = preconditions.get("resourceVersion", "")
-        if version not in ("", old["metadata"]["resourceVersion"]):
-            why = (
-                f"Precondition failed: ResourceVersion in precondition: {version}, "
-                f"ResourceVersion in object meta: {old['metadata']['resourceVersion']}"
-            )
-            raise conflict(target.qualified, target.name, why)
+        for field, name, suspicion in (
+            ("uid", "UID", "deleted and then recreated"),
+            ("resourceVersion", "ResourceVersion", "modified"),
+        ):
+            wanted, stored = preconditions.get(field, ""), old["metadata"][field]
+            if wanted not in ("", stored):
+                why = (
+                    f"the {name} in the precondition ({wanted}) does not match the {name} in record ({stored}). "
+                    f"The object might have been {suspicion}"
+                )
+                raise conflict(target.qualified_kind, target.name, why)
         if target.dry_run:
             return old
         if old["metadata"].get("finalizers"):
             body = copy.deepcopy(old)
-            body["metadata"].setdefault("deletionTimestamp", self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+            if "deletionTimestamp" not in body["metadata"]:
+                body["metadata"]["deletionTimestamp"] = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+                if target.kind in WITH_GENERATION:
+                    body["metadata"]["generation"] += 1
             return self._store.write(self._collection(target), target.key, body)
         self._forget(old)
         self._store.remove(self._collection(target), target.key)
@@ -196,8 +218,13 @@ class Registry:
     def _apply_new(self, target: Target, config: Json, manager: str) -> Json:
         if target.subresource:
             raise not_found(target.qualified, target.name)
-        if config["metadata"].get("uid"):
-            raise conflict(target.qualified, target.name, "uid mismatch: the object does not exist")
+        if uid := config["metadata"].get("uid"):
+            why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            raise conflict(target.qualified, target.name, why)
+        if not config["metadata"].get("name"):
+            raise bad_request(
+                f"the name of the object ({target.name} based on URL) was undeterminable: name must be provided"
+            )
         new = self.create(target, config)
         if not target.dry_run:
             owned: Owned = {}
@@ -216,14 +243,15 @@ class Registry:
         if wanted_uid:
             body["metadata"]["uid"] = wanted_uid
         new = self._admit(target, body, old)
-        if new.get("spec") != old.get("spec"):
+        if target.kind in WITH_GENERATION and new.get("spec") != old.get("spec"):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         if new == old or target.dry_run:
             return new
         collection = self._collection(target)
         if old["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
             self._forget(old)
-            return self._store.remove(collection, target.key)
+            self._store.remove(collection, target.key)
+            return new
         return self._store.write(collection, target.key, new)
 
     def _admit(self, target: Target, body: Json, old: Json | None) -> Json:
@@ -232,12 +260,11 @@ class Registry:
     def _typed(self, target: Target, body: Json) -> Json:
         """A copy of a request's body with what its path says; refuses one that says otherwise."""
         body = copy.deepcopy(body)
-        if body.get("kind", target.kind) != target.kind or body.get("apiVersion", target.api_version) != (
-            target.api_version
-        ):
+        kind, api_version = body.get("kind", target.kind), body.get("apiVersion", target.api_version)
+        if (kind, api_version) != (target.kind, target.api_version):
             raise bad_request(
-                f"the API version and kind in the data ({body.get('apiVersion')}, {body.get('kind')}) do not match "
-                f"the expected ({target.api_version}, {target.kind})"
+                f'{kind} in version "{target.version}" cannot be handled as a {target.kind}: no kind "{kind}" is '
+                f'registered for version "{api_version}" in scheme "pkg/runtime/scheme.go:111"'
             )
         metadata = body.setdefault("metadata", {})
         if not isinstance(metadata, dict):
@@ -257,17 +284,13 @@ class Registry:
             raise not_found(target.qualified, target.name)
         return body
 
-    def _check_uid(self, target: Target, old: Json, uid: str) -> None:
-        if uid not in ("", old["metadata"]["uid"]):
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['metadata']['uid']}"
-            raise conflict(target.qualified, target.name, why)
-
     def _forget(self, body: Json) -> None:
         self._owned.pop(body["metadata"]["uid"], None)
 
 
 def selection(target: Target, fields: str, labels: str) -> Predicate:
-    by_field, by_label = field_selector(target.plural, target.kind, fields), label_selector(labels)
+    kind = f"{target.group}/{target.version}, Kind={target.kind}"
+    by_field, by_label = field_selector(target.plural, kind, fields), label_selector(labels)
     return lambda body: by_field(body) and by_label(body)
 
 

@@ -25,7 +25,7 @@ def field_selector(plural: str, kind: str, text: str) -> Predicate:
         if match is None:
             raise bad_request(f"invalid field selector: {term!r}")
         if match["key"] not in _ALWAYS | _FIELDS.get(plural, frozenset()):
-            raise bad_request(f"field label not supported for {kind or plural}: {match['key']}")
+            raise bad_request(f"field label not supported for {kind}: {match['key']}")
         wanted.append((match["key"], match["op"] != "!=", match["value"]))
     return lambda body: all((_field(body, path) == value) == equal for path, equal, value in wanted)
 

@@ -158,14 +158,14 @@ def _check_device(errors: FieldErrors, path: str, device: Json, old: Json | None
 
 
 def _check_device_nodes(errors: FieldErrors, path: str, device: Json, per_device: bool) -> None:
-    when = "if `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
+    condition = "`perDeviceNodeSelection` is set to true in the ResourceSlice spec"
     if not per_device:
         if any(field in device for field in _NODE_FIELDS):
-            errors.invalid(path, None, f"`nodeName`, `nodeSelector` and `allNodes` can only be set {when}")
+            errors.invalid(path, None, f"`nodeName`, `nodeSelector` and `allNodes` can only be set if {condition}")
         return
     chosen = _chosen(errors, path, device, _NODE_FIELDS)
     if len(chosen) != 1:
-        errors.required(path, f"exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required {when}")
+        errors.required(path, f"exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when {condition}")
 
 
 def _check_attribute(errors: FieldErrors, path: str, attribute: Json) -> None:
@@ -195,12 +195,12 @@ def _check_capacity(errors: FieldErrors, path: str, capacity: Json, multiple: bo
             path, 'exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time'
         )
     elif policy.get("validValues"):
-        _check_valid_values(errors, path, policy, _amount(capacity.get("value")))
+        _check_valid_values(errors, path, policy, capacity.get("value"))
     elif "validRange" in policy:
-        _check_valid_range(errors, path, policy, _amount(capacity.get("value")))
+        _check_valid_range(errors, path, policy, capacity.get("value"))
 
 
-def _check_valid_values(errors: FieldErrors, path: str, policy: Json, maximum: Fraction) -> None:
+def _check_valid_values(errors: FieldErrors, path: str, policy: Json, maximum: object) -> None:
     if "default" not in policy:
         errors.required(f"{path}.default", "required when validValues is defined")
         return
@@ -214,34 +214,36 @@ def _check_valid_values(errors: FieldErrors, path: str, policy: Json, maximum: F
             errors.invalid(f"{path}[{index}]", values[index], "values must be sorted in ascending order")
         if amount in amounts[:index]:
             errors.duplicate(f"{path}[{index}]", values[index])
-        if amount > maximum:
-            errors.invalid(f"{path}[{index}]", values[index], "option is larger than capacity value")
+        if amount > _amount(maximum):
+            errors.invalid(f"{path}[{index}]", values[index], f"option is larger than capacity value: {maximum}")
     if _amount(policy["default"]) not in amounts:
         errors.invalid(path, policy["default"], "default value is not valid according to the requestPolicy")
 
 
-def _check_valid_range(errors: FieldErrors, path: str, policy: Json, maximum: Fraction) -> None:
-    valid = policy["validRange"]
-    if "default" not in policy:
+def _check_valid_range(errors: FieldErrors, path: str, policy: Json, maximum: object) -> None:
+    valid, default = policy["validRange"], policy.get("default")
+    if default is None:
         errors.required(f"{path}.default", "required when validRange is defined")
         return
     path = f"{path}.validRange"
     if "min" not in valid:
         errors.required(f"{path}.min", "required when validRange is defined")
         return
-    low, default = _amount(valid["min"]), _amount(policy["default"])
-    high = _amount(valid["max"]) if "max" in valid else maximum
-    if low > maximum:
-        errors.invalid(f"{path}.min", valid["min"], "min is larger than capacity value")
-    if low > high:
-        errors.invalid(f"{path}.max", valid["min"], "min is larger than max")
-    if high > maximum:
-        errors.invalid(f"{path}.max", valid["max"], "max is larger than capacity value")
-    if not low <= default <= high:
-        errors.invalid(f"{path}.min", policy["default"], "default is outside of min and max")
-    step = _amount(valid["step"]) if "step" in valid else None
-    if step and (default - low) % step:
-        errors.invalid(f"{path}.step", policy["default"], "value is not a multiple of a given step")
+    low, high, step = valid["min"], valid.get("max"), valid.get("step")
+    if _amount(low) > _amount(maximum):
+        errors.invalid(f"{path}.min", low, f"min is larger than capacity value: {maximum}")
+    if _amount(default) < _amount(low):
+        errors.invalid(f"{path}.min", default, f"default is less than min: {low}")
+    if high is not None:
+        if _amount(low) > _amount(high):
+            errors.invalid(f"{path}.max", low, f"min is larger than max: {high}")
+        if _amount(high) > _amount(maximum):
+            errors.invalid(f"{path}.max", high, f"max is larger than capacity value: {maximum}")
+        if _amount(default) > _amount(high):
+            errors.invalid(f"{path}.max", default, f"default is more than max: {high}")
+    for value in (default, high) if step is not None else ():
+        if value is not None and (_amount(value) - _amount(low)) % _amount(step):
+            errors.invalid(f"{path}.step", value, f"value is not a multiple of a given step ({step}) from ({low})")
 
 
 def _check_taints(errors: FieldErrors, path: str, taints: list[Json]) -> None:
@@ -281,13 +283,16 @@ def _check_binding(errors: FieldErrors, path: str, conditions: list[str], failur
             check_label_key(errors, f"{path}.{field}[{index}]", name)
             if name in names[:index]:
                 errors.duplicate(f"{path}.{field}[{index}]", name)
-    for name in sorted(set(conditions) & set(failures)):
-        errors.invalid(
-            f"{path}.bindingFailureConditions", name, "bindingFailureConditions must not overlap with bindingConditions"
-        )
-    if bool(conditions) != bool(failures):
-        have, lack = (conditions, "bindingFailureConditions") if conditions else (failures, "bindingConditions")
-        errors.invalid(f"{path}.{lack}", have, "bindingConditions and bindingFailureConditions need each other")
+    for index, name in enumerate(failures):
+        if name in conditions:
+            place = f"{path}.bindingFailureConditions[{index}]"
+            errors.invalid(place, name, "bindingFailureConditions must not overlap with bindingConditions")
+    for missing, field, other in (
+        (conditions, "bindingConditions", "bindingFailureConditions"),
+        (failures, "bindingFailureConditions", "bindingConditions"),
+    ):
+        if not missing and (conditions or failures):
+            errors.invalid(f"{path}.{field}", None, f"{field} are required to use {other}")
 
 
 def _check_set(

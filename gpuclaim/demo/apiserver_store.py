@@ -55,7 +55,7 @@ class Store:
     """Only called from one event loop; bodies handed out must be copied before they are changed."""
 
     def __init__(self) -> None:
-        self.version = 1
+        self.version = 1000
         self.compacted = 0
         self._collections: dict[tuple[str, str], Collection] = defaultdict(Collection)
         self._snapshots: dict[str, tuple[int, list[Json]]] = {}

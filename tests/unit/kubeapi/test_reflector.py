@@ -108,7 +108,7 @@ async def test_an_orderly_end_is_resumed_at_once_without_a_list() -> None:
         rig.api.put("b")
         await rig.clock.settle()
         assert rig.news() == ["ADDED a", "ADDED b"]
-        assert rig.api.calls == ["list limit=500", "watch 1", "watch 2"]
+        assert rig.api.calls == ["list limit=500", "watch 1000", "watch 1001"]
         assert rig.reflector.stats.errors == 0
 
 
