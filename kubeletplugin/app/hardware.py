@@ -84,7 +84,7 @@ def _simulated(settings: Settings, state: Path | None) -> Hardware:
         path.parent.mkdir(parents=True, exist_ok=True)
         node = open_node(settings.machine, path, mig_layout(settings.mig))
         if node.state().tree is None:
-            node.materialise(path.with_suffix(".tree"), "null" if os.geteuid() == 0 else "placeholder")
+            node.materialise(path.with_suffix(".tree"), "real" if os.geteuid() == 0 else "placeholder")
     except (MachineError, LayoutError, StateFileError) as error:
         raise FatalError(str(error)) from error
     except OSError as error:

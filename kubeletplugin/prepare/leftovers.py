@@ -9,7 +9,11 @@ from kubeletplugin.prepare.ports import Look
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """``pods`` must end, or be seen, before the device is free; ``pids`` by pod where known."""
+    """``pods``, of the former holder's, must end, or be seen, before the device is free; ``pids`` by pod where known.
+
+    A pod that isn't the former holder's isn't among ``pods``: it counts for as long as it is on the device, which it
+    may leave and live on.
+    """
 
     pods: frozenset[str]
     pids: Mapping[str, frozenset[int]]
@@ -30,7 +34,7 @@ def leftover(look: Look, device: HeldDevice, pods: Collection[str], sharers: Col
     blind = look.blind if unseen else look.blind_devices.get(device.uuid, "")
     if not pids and not unseen and not blind:
         return None
-    return Leftover(frozenset(pids) | unseen, pids, _reason(pids, blind))
+    return Leftover(frozenset(pods) & pids.keys() | unseen, pids, _reason(pids, blind))
 
 
 def _reason(pids: Mapping[str, frozenset[int]], blind: str) -> str:

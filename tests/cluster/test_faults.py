@@ -69,27 +69,21 @@ def test_the_agent_is_killed_and_pods_notice_nothing(agent: Agent, world: World)
     agent.start()
     world.running("meanwhile")
     assert world.gpu_nodes("before") == world.gpu_nodes("meanwhile") != set()
-    assert restarts(world, "before") == 0
+    assert world.restarts("before") == 0
     world.create(template("one"), pod("after", template_name="one"))
     world.running("after")
     assert not world.gpu_nodes("after") & world.gpu_nodes("before")
-
-
-def restarts(world: World, name: str) -> int:
-    found = world.kubectl.json("get", "pod", name, "-n", world.namespace)
-    count: int = found["status"]["containerStatuses"][0]["restartCount"]
-    return count
 
 
 def test_a_kubelet_restart_changes_nothing(agent: Agent, world: World) -> None:
     world.create(claim("shared"), pod("first", claim_name="shared"))
     world.running("first")
     agent.node.restart_kubelet()
-    agent.wait_published()
+    agent.wait_ready()
     world.create(pod("second", claim_name="shared"))
     world.running("second", seconds=60)
     assert world.gpu_nodes("second") == world.gpu_nodes("first") != set()
-    assert restarts(world, "first") == 0
+    assert world.restarts("first") == 0
 
 
 def test_slices_come_back_after_a_wipe_that_the_api_server_delayed(agent: Agent, world: World) -> None:
@@ -109,6 +103,6 @@ def test_slices_come_back_after_a_wipe_that_the_api_server_delayed(agent: Agent,
         return bool(now) and not now & before
 
     kubectl.wait("the kubelet's late wipe, and our slices after it", wiped_and_back, seconds=60)
-    assert restarts(world, "p") == 0
+    assert world.restarts("p") == 0
     world.create(pod("q", template_name="one"))
     world.running("q", seconds=60)

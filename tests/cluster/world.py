@@ -70,11 +70,18 @@ class World:
     def pending(self, pod: str) -> bool:
         return self.kubectl.phase(self.namespace, pod) == "Pending"
 
+    def restarts(self, pod: str) -> int:
+        """Of its first container."""
+        found = self.kubectl.json("get", "pod", pod, "-n", self.namespace)
+        count: int = found["status"]["containerStatuses"][0]["restartCount"]
+        return count
+
     def events(self, name: str) -> list[str]:
         return self.kubectl.events(self.namespace, name)
 
     def describe(self) -> str:
         try:
-            return self.kubectl.run("describe", "pods,resourceclaims", "-n", self.namespace)
+            events = self.kubectl.run("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp")
+            return events + self.kubectl.run("get", "pods,resourceclaims", "-n", self.namespace, "-o", "yaml")
         except KubectlError as error:
             return str(error)

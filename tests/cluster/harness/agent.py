@@ -4,6 +4,7 @@ It runs on a token bound to a pod of its ServiceAccount on its node, as the toke
 admission policy and the node-bound verbs bite as they do in production.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -64,6 +65,7 @@ class Agent:
     name: str = "agent"
     flags: tuple[str, ...] = ()
     state: Path = field(init=False)
+    uid: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         self.state = self.node.layout.root / "machines" / f"{self.machine}.json"
@@ -85,14 +87,22 @@ class Agent:
             *("--kubeconfig", str(kubeconfig), "--machine", self.machine, "--machine-state", str(self.state)),
             *("--rescan-interval", "1", "--log-level", "debug", *self.flags),
         ]
+        self.uid = uid
         environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         self.node.supervisor.start(self.name, command, environment | {"PYTHONFAULTHANDLER": "1"})
         if ready:
-            self.wait_published()
+            self.wait_ready()
 
-    def wait_published(self, seconds: float = 30) -> None:
-        kubectl = self.node.kubectl()
-        self.node.supervisor.wait(self.name, "slices published", seconds, lambda: self.slices(kubectl))
+    def wait_ready(self, seconds: float = 30) -> None:
+        """Until this instance is registered, active, and its slices are accepted."""
+        self.node.supervisor.wait(self.name, "the agent ready", seconds, self._ready)
+
+    def _ready(self) -> bool:
+        try:
+            found = json.loads(self.status())
+        except (subprocess.CalledProcessError, ValueError):
+            return False
+        return found.get("instance") == self.uid and found.get("ready") is True
 
     def slices(self, kubectl: Kubectl) -> list[Json]:
         return kubectl.items("resourceslices", "--field-selector", "spec.driver=gpu.nvidia.com")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -43,6 +43,7 @@ class Supervisor:
     pids: Path
     logs: Path
     prefix: tuple[str, ...] = ()
+    _children: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> int:
         self.pids.mkdir(parents=True, exist_ok=True)
@@ -59,6 +60,7 @@ class Supervisor:
         wanted = os.path.realpath(command[0])
         until(f"exec {wanted}", 5, lambda: _executable(process.pid) == wanted or process.poll() is not None, 0.01)
         (self.pids / name).write_text(f"{process.pid} {wanted}")
+        self._children[name] = process
         return process.pid
 
     def log(self, name: str) -> Path:
@@ -85,18 +87,14 @@ class Supervisor:
         if pid is not None:
             os.kill(pid, signal.SIGKILL if hard else signal.SIGTERM)
             try:
-                until(f"end of {name}", seconds, lambda: self._gone(pid), 0.05)
+                until(f"end of {name}", seconds, lambda: not _running(pid), 0.05)
             except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
-                until(f"end of {name}", 10, lambda: self._gone(pid), 0.05)
+                until(f"end of {name}", 10, lambda: not _running(pid), 0.05)
+        child = self._children.pop(name, None)
+        if child is not None:
+            child.wait()
         (self.pids / name).unlink(missing_ok=True)
-
-    def _gone(self, pid: int) -> bool:
-        try:
-            os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            pass
-        return not _running(pid)
 
     def wait(self, name: str, what: str, seconds: float, check: Callable[[], object]) -> None:
         """Waits for ``check``; a process that died meanwhile fails at once, with the end of its log."""

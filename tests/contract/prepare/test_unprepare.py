@@ -112,8 +112,12 @@ async def test_any_pods_process_on_the_device_counts_but_for_those_that_share_it
 
     await agent.unprepare(ref)
 
-    assert await agent.draining() == {"gpu-0": ["pod-unknown"]}
+    assert await agent.draining() == {"gpu-0": []}
+    await asyncio.sleep(60)
+    assert await agent.draining() == {"gpu-0": []}
+    # It lives on, but not on the device, and it never had the claim.
     world.on_device["GPU-0"] = {"pod-watcher": frozenset({7})}
+    world.processes["pod-unknown"] = {8}
     await asyncio.sleep(0.3)
     assert await agent.draining() == {}
     await agent.stop()
