@@ -239,7 +239,7 @@ class Story:
 
     async def _end(self) -> None:
         self._page.chapter("Nothing is left")
-        devices = (await self._stage.status())["devices"]
+        devices = await self._status()
         self._page.table(("DEVICE", "STATE"), [(device["name"], device["state"]) for device in devices])
         free = {device["name"] for device in devices if device["state"] == "free"}
         self._check(free == self._devices.keys(), "all devices are free")
@@ -269,8 +269,13 @@ class Story:
         return self._stage.kubelet.claims.claims[NAMESPACE, claim].cdi_ids()
 
     async def _device_status(self, device: str) -> Mapping[str, Any]:
-        found = (await self._stage.status())["devices"]
-        return next(entry for entry in found if entry["name"] == device)
+        return next(entry for entry in await self._status() if entry["name"] == device)
+
+    async def _status(self) -> list[Any]:
+        status = await self._stage.status()
+        if "devices" not in status:
+            raise WrongError(f"the agent isn't active: {status['ready']}")
+        return list(status["devices"])
 
     async def _until_free(self, device: str) -> None:
         try:

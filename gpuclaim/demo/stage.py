@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import signal
 import tempfile
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -44,10 +43,6 @@ class WrongError(Exception):
     """Something isn't as it should be; one line that says what."""
 
 
-class StoppedError(WrongError):
-    """A person or a supervisor wants no more of it."""
-
-
 class Pods:
     """The processes of this node's pods, as the agent sees them: by cgroup. Nothing runs behind these numbers."""
 
@@ -75,6 +70,7 @@ class Stage:
         self.pods = Pods(folder / "host")
         self.settings = settings_for(folder, machine, mig)
         self._tree = folder / "machine.tree"
+        self._running = Agent(self.settings)
         self._agent: asyncio.Task[None] | None = None
         self._logs: logging.Handler = logging.NullHandler()
 
@@ -99,18 +95,16 @@ class Stage:
             self.server.put(DEVICE_CLASSES, device_class)
         self._write_kubeconfig()
         await self.kubelet.start()
-        self._agent = asyncio.create_task(Agent(self.settings).run(), name="agent")
+        self._agent = asyncio.create_task(self._running.run(), name="agent")
         await self.attend(self._until_ready())
 
     async def stop_agent(self) -> None:
-        """As SIGTERM would."""
-        agent, self._agent = self._agent, None
-        if agent is None:
+        """As a SIGTERM to its process would."""
+        if self._agent is None:
             return
-        agent.cancel()
+        agent, self._agent = self._agent, None
+        self._running.stop()
         await asyncio.gather(agent, return_exceptions=True)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().remove_signal_handler(number)
 
     async def stop(self) -> None:
         await self.stop_agent()
@@ -120,7 +114,7 @@ class Stage:
         self._logs.close()
 
     async def attend(self, work: Coroutine[Any, Any, T]) -> T:
-        """The outcome of ``work``. WrongError when the agent ends by itself meanwhile, StoppedError after a signal."""
+        """The outcome of ``work``; WrongError as soon as the agent ends by itself."""
         agent = self._agent
         if agent is None:
             raise RuntimeError("attend: the agent hasn't been started")
@@ -135,9 +129,8 @@ class Stage:
                 await asyncio.gather(task, return_exceptions=True)
         if not task.cancelled():
             return task.result()
-        if error := agent.exception():
-            raise WrongError(f"the agent ended: {error}") from error
-        raise StoppedError("stopped by a signal")
+        error = agent.exception()
+        raise WrongError(f"the agent ended: {error or 'without saying why'}") from error
 
     async def status(self) -> dict[str, Any]:
         """What `gpuclaim status` says on this node. FatalError as long as there is nothing to ask."""

@@ -14,7 +14,7 @@ from kubeletplugin.errors import FatalError
 from kubeletplugin.nvml.simulated import load_profile
 
 SECONDS = 60.0
-"""A story that takes longer is stuck; usually it takes some three."""
+"""A story that takes longer is stuck; usually it takes two."""
 
 
 async def run(machine: str, mig: Sequence[str] = ()) -> int:
@@ -32,23 +32,25 @@ async def run(machine: str, mig: Sequence[str] = ()) -> int:
 async def _tell(machine: str, mig: Sequence[str]) -> int:
     from gpuclaim.demo.chapters import Story
     from gpuclaim.demo.page import Page
-    from gpuclaim.demo.stage import Stage, StoppedError, WrongError, temporary_folder
+    from gpuclaim.demo.stage import Stage, WrongError, temporary_folder
 
     try:
         folder = temporary_folder()
     except OSError as error:
         return _fail(f"make a temporary folder: {error.strerror}: {error.filename}")
+    keep = False
     try:
         async with asyncio.timeout(SECONDS), Stage(folder, machine, mig) as stage:
             await stage.attend(Story(stage, Page()).tell())
-    except (FatalError, StoppedError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
+    except FatalError as error:
         return _fail(str(error))
-    except WrongError as error:
-        return _fail(f"wrong: {error}; the agent's log and files are in {folder}")
-    except TimeoutError:
-        return _fail(f"wrong: the story isn't over after {SECONDS:g} s; the agent's log and files are in {folder}")
-    shutil.rmtree(folder, ignore_errors=True)
+    except (WrongError, TimeoutError) as error:
+        keep = True
+        what = str(error) or f"the story isn't over after {SECONDS:g} s"
+        return _fail(f"wrong: {what}; the agent's log and files are in {folder}")
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

@@ -8,7 +8,6 @@ nobody serves, it goes on after a first failure, because claims must be unprepar
 import asyncio
 import contextlib
 import logging
-import signal
 import uuid
 from collections.abc import Coroutine
 from typing import Any
@@ -50,7 +49,7 @@ RETRY_SECONDS = 5.0
 
 
 class Agent:
-    """``run`` until SIGTERM or SIGINT. FatalError ends it with a reason."""
+    """``run`` until ``stop``. FatalError ends it with a reason."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self._settings = settings
@@ -60,10 +59,11 @@ class Agent:
         self._uid = settings.pod_uid or str(uuid.uuid4())
         self._started = False
 
+    def stop(self) -> None:
+        """Ends ``run`` in order; it may be called before, or more than once."""
+        self._stop.set()
+
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
         parts = await self._unless_stopped(self._make_parts())
         if parts is None:
             return
@@ -106,7 +106,7 @@ class Agent:
             NvmlSession(hardware.nvml, workers, clock),
             clock,
             exclusions=lambda: exclusions,
-            ensure_nodes=keeper.ensure,
+            ensure_nodes=None if settings.machine else keeper.ensure,
             rescan_seconds=settings.rescan_interval,
         )
         self._recorder = EventRecorder(api, controller=DRIVER_NAME, instance=settings.node_name, clock=clock)

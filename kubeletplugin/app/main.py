@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -40,5 +41,9 @@ def main(arguments: Sequence[str]) -> int:
 async def _run(chosen: settings.Settings) -> None:
     from kubeletplugin.app.agent import Agent
 
-    logs.dump_stacks_on_signal(asyncio.get_running_loop())
-    await Agent(chosen).run()
+    loop = asyncio.get_running_loop()
+    logs.dump_stacks_on_signal(loop)
+    agent = Agent(chosen)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, agent.stop)
+    await agent.run()
