@@ -6,6 +6,8 @@ limit and no retry of its own, apart from one try with fresh credentials after a
 urgent it is, only the caller knows.
 """
 
+import contextlib
+import ipaddress
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -174,9 +176,16 @@ def _frame(url: str, line: bytes) -> dict[str, Any]:
 
 
 def _environment_proxy(url: str) -> str | None:
-    """As every Kubernetes client does; not aiohttp's trust_env, which also reads ~/.netrc for each request."""
+    """As every Kubernetes client does, so never for this machine itself; not aiohttp's trust_env, which also reads
+    ~/.netrc for each request."""
     proxies = getproxies()
     parts = urlsplit(url)
-    if parts.scheme not in proxies or proxy_bypass(parts.netloc):
+    if parts.scheme not in proxies or _is_loopback(parts.hostname or "") or proxy_bypass(parts.netloc):
         return None
     return proxies[parts.scheme]
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
