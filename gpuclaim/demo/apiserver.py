@@ -21,6 +21,7 @@ from gpuclaim.demo.apiserver_errors import Json, StatusError
 from gpuclaim.demo.apiserver_faults import Faults
 from gpuclaim.demo.apiserver_gates import DEFAULT_GATES
 from gpuclaim.demo.apiserver_http import Handler
+from gpuclaim.demo.apiserver_objects import fill_defaults
 from gpuclaim.demo.apiserver_registry import Registry, Target
 from gpuclaim.demo.apiserver_store import Store
 from kubeapi.client import Resource
@@ -48,6 +49,7 @@ class FakeApiServer:
         self.gates = {**DEFAULT_GATES, **(gates or {})}
         self.faults = Faults()
         self._store = Store()
+        self._now = now
         self._registry = Registry(self._store, self.gates, now, random.Random(seed))
         self._handler = Handler(self._store, self._registry, self.faults, bookmark_interval)
         self._host, self._port, self._tls = "127.0.0.1", port, tls
@@ -142,6 +144,7 @@ class FakeApiServer:
         old = collection.objects.get(key)
         kept = old["metadata"] if old is not None else self._registry.new_metadata()
         new["metadata"] = {**kept, **new["metadata"]}
+        fill_defaults(new, self._now())
         return copy.deepcopy(self._store.write(collection, key, new))
 
     def remove(self, resource: Resource, name: str, namespace: str = "") -> None:

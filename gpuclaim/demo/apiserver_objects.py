@@ -49,10 +49,7 @@ def admit(
     try:
         if kind in _GATED:
             drop_disabled(body, old, gates)
-        if kind == "ResourceSlice":
-            _default_slice(body, now)
-        elif kind == "ResourceClaim":
-            _default_claim(body)
+        fill_defaults(body, now)
         _check_metadata(errors, body, old)
         if check := _CHECKS.get(kind):
             check(errors, body, old)
@@ -62,6 +59,14 @@ def admit(
         name = str(body["metadata"].get("name") or body["metadata"].get("generateName") or "")
         raise invalid(f"{kind}.{group}" if group and kind != "Event" else kind, name, errors)
     return _without_empty(body) if kind in _CHECKS else body
+
+
+def fill_defaults(body: Json, now: datetime.datetime) -> None:
+    """Changes ``body`` in place. Raises StatusError for a quantity that is none."""
+    if body.get("kind") == "ResourceSlice":
+        _default_slice(body, now)
+    elif body.get("kind") == "ResourceClaim":
+        _default_claim(body)
 
 
 def _without_nulls(value: Any) -> Any:
