@@ -1,0 +1,229 @@
+"""Whatever people, kubelet, and crashes do: no GPU is held by, or open to start for, two claims, and once calm
+nothing is lost: every pod that should run does, and everything that should be free is.
+
+Prepare, Unprepare, forced deletes, kubelet restarts, its reconcile loop, agent crashes at any step and orderly
+take-overs, in any order, over one claim that many pods share and that moves between GPUs, and claims used once.
+"""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kubeletplugin.prepare.model import ClaimRef
+from tests.contract.prepare.kubelet import Kubelet, Pod
+from tests.contract.prepare.node import Agent, World
+from tests.contract.prepare.virtual import VirtualLoop
+
+GPUS = 2
+SHARED = ClaimRef("uid-shared", "ns", "shared")
+CALM_ROUNDS = 120
+
+
+def _pick(pods: list[Pod], index: int) -> Pod:
+    return pods[index % len(pods)]
+
+
+class Node(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.loop = VirtualLoop()
+        self.world = World(Path(self.folder.name), gpus=GPUS)
+        self.kubelet = Kubelet(self.world)
+        self.agent = self.run(Agent(self.world).start())
+        self.restarts = 0
+
+    def run(self, work: Any) -> Any:
+        return self.loop.run_until_complete(work)
+
+    # --- scheduler and people ---
+    def allocated(self, but: str = "") -> set[str]:
+        return {
+            result["device"]
+            for (_, name), claim in self.world.claims.items()
+            for result in claim["status"].get("allocation", {"devices": {"results": ()}})["devices"]["results"]
+            if name != but
+        }
+
+    @rule(gpu=st.integers(0, GPUS - 1), once=st.booleans())
+    def bind(self, gpu: int, once: bool) -> None:
+        """A pod is bound, its claim allocated where it isn't yet."""
+        self.bind_to(f"gpu-{gpu}", once)
+
+    def bind_to(self, device: str, once: bool) -> None:
+        number = len(self.kubelet.pods)
+        name = f"pod-{number}"
+        ref = ClaimRef(f"uid-once{number}", "ns", f"once{number}") if once else SHARED
+        claim = self.world.claims.get((ref.namespace, ref.name))
+        if claim is not None and claim["status"].get("allocation"):
+            pods = [consumer["uid"] for consumer in claim["status"]["reservedFor"]]
+            self.world.reserve(ref, *pods, name)
+        elif device not in self.allocated():
+            self.world.allocate(ref.name, device, pods=[name])
+        else:
+            return
+        self.kubelet.pods.append(Pod(name, ref))
+        self.watch(ref)
+
+    @precondition(lambda self: self.living())
+    @rule(index=st.integers(0, 20))
+    def force_delete(self, index: int) -> None:
+        self.delete(_pick(self.living(), index))
+
+    @precondition(lambda self: self.living())
+    @rule(index=st.integers(0, 20), once=st.booleans(), steps=st.integers(0, 3))
+    def replace(self, index: int, once: bool, steps: int) -> None:
+        """A forced delete, and at once another pod on the same GPU, as a waiting one gets it."""
+        pod = _pick(self.living(), index)
+        gpus = self.world.claims[pod.ref.namespace, pod.ref.name]["status"]["allocation"]["devices"]["results"]
+        self.delete(pod)
+        before = len(self.kubelet.pods)
+        self.bind_to(gpus[0]["device"], once)
+        if len(self.kubelet.pods) > before:
+            self.guarded(self.steps_of(self.kubelet.pods[-1], steps, 0.02))
+
+    def living(self) -> list[Pod]:
+        return [pod for pod in self.kubelet.pods if not pod.deleted]
+
+    def delete(self, pod: Pod) -> None:
+        pod.deleted = True
+        claim = self.world.claims[pod.ref.namespace, pod.ref.name]
+        left = [one["uid"] for one in claim["status"].get("reservedFor", ()) if one["uid"] != pod.name]
+        if left:
+            self.world.reserve(pod.ref, *left)
+        elif pod.ref == SHARED:
+            self.world.deallocate(pod.ref)
+        else:
+            self.world.delete(pod.ref)
+        self.watch(pod.ref)
+
+    def watch(self, ref: ClaimRef) -> None:
+        claim = self.world.claims.get((ref.namespace, ref.name))
+
+        async def tell() -> None:
+            if claim is not None:
+                self.agent.manager.observe_claim(claim)
+
+        self.run(tell())
+
+    # --- the kubelet ---
+    def unfinished(self) -> list[Pod]:
+        settled = {False: "running", True: "done"}
+        return [pod for pod in self.kubelet.pods if pod.state != settled[pod.deleted]]
+
+    @precondition(lambda self: self.unfinished())
+    @rule(index=st.integers(0, 20), steps=st.integers(1, 6), milliseconds=st.sampled_from([0, 1, 2, 5, 20]))
+    def kubelet_steps(self, index: int, steps: int, milliseconds: int) -> None:
+        self.guarded(self.steps_of(_pick(self.unfinished(), index), steps, milliseconds / 1000))
+
+    async def steps_of(self, pod: Pod, steps: int, seconds: float) -> None:
+        for _ in range(steps):
+            self.kubelet.step(self.agent, pod)
+            await self.agent.manager.observe_kubelet()
+            await asyncio.sleep(seconds)
+
+    @rule()
+    def kubelet_restarts(self) -> None:
+        self.kubelet.restart()
+
+    def dying(self) -> list[Pod]:
+        return [pod for pod in self.kubelet.pods if pod.deleted and pod.state in Kubelet.RECONCILED]
+
+    @precondition(lambda self: self.dying())
+    @rule(index=st.integers(0, 20))
+    def kubelet_reconciles(self, index: int) -> None:
+        async def work() -> None:
+            self.kubelet.reconcile(self.agent, _pick(self.dying(), index))
+            await asyncio.sleep(0.02)
+
+        self.guarded(work())
+
+    # --- the agent ---
+    @rule(steps=st.integers(0, 12))
+    def agent_will_die(self, steps: int) -> None:
+        if self.restarts < 4:
+            self.restarts += 1
+            self.agent.die_at(steps)
+
+    @rule()
+    def agent_yields(self) -> None:
+        async def work() -> None:
+            await self.agent.stop()
+            self.kubelet.agent_lost()
+            self.agent = await Agent(self.world).start()
+
+        self.guarded(work())
+
+    @rule(seconds=st.sampled_from([0.001, 0.003, 0.01, 0.1, 1.0, 5.0, 31.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.guarded(asyncio.sleep(seconds))
+
+    def guarded(self, work: Any) -> None:
+        """Does the work; an agent that died in it, or beside it, is started again."""
+
+        async def whole() -> None:
+            await asyncio.gather(asyncio.ensure_future(work), return_exceptions=True)
+            while self.agent.dead:
+                await self.agent.crash()
+                self.kubelet.agent_lost()
+                self.agent = await Agent(self.world).start()
+
+        self.run(whole())
+
+    # --- what must hold ---
+    @invariant()
+    def no_gpu_is_open_to_two_claims(self) -> None:
+        for gpu in (f"GPU-{index}" for index in range(GPUS)):
+            users = {pod.ref.uid for pod in self.kubelet.pods if gpu in pod.got}
+            files = {uid for uid, file in self.world.files.items() if gpu in file.devices.values()}
+            assert len(users | files) <= 1, f"{gpu}: used by {users}, open to {files}"
+
+    @invariant()
+    def every_file_has_its_row(self) -> None:
+        if not self.agent.dead:
+            recorded = {record.uid for record in self.run(self.agent.ledger.claims())}
+            assert self.world.files.keys() <= recorded
+
+    def teardown(self) -> None:
+        try:
+            self.time_passes(0.0)
+            self.run(self.calm_down())
+            self.nothing_is_lost()
+        finally:
+            self.run(self.agent.crash())
+            self.loop.close()
+            self.folder.cleanup()
+
+    async def calm_down(self) -> None:
+        """Nothing new happens; what is under way gets its time."""
+        self.agent.die_at(10**9)
+        for _ in range(CALM_ROUNDS):
+            for pod in self.kubelet.pods:
+                self.kubelet.step(self.agent, pod)
+            await self.agent.manager.observe_kubelet()
+            await asyncio.sleep(1)
+            self.no_gpu_is_open_to_two_claims()
+
+    def nothing_is_lost(self) -> None:
+        holders = self.run(self.agent.holders())
+        if not self.kubelet.flawed:
+            stuck = {pod.name: pod.state for pod in self.kubelet.pods if not pod.deleted and pod.state != "running"}
+            assert not stuck, f"{stuck}; held {holders}; files {self.world.files}"
+            left = {pod.name: pod.state for pod in self.kubelet.pods if pod.deleted and pod.state != "done"}
+            assert not left
+        for pod in self.kubelet.pods:
+            if pod.state == "running" and not self.kubelet.flawed:
+                assert pod.got == self.world.gpu_of(pod.ref)
+        wanted = {name for (_, name), claim in self.world.claims.items() if claim["status"].get("allocation")}
+        if not self.kubelet.flawed:
+            assert {name for names in holders.values() for name in names} == wanted
+        assert self.run(self.agent.draining()) == {}
+
+
+TestNode = Node.TestCase
+TestNode.settings = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
