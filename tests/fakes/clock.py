@@ -23,6 +23,7 @@ class VirtualClock:
         self._epoch = epoch or datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
+        self._slept = asyncio.Event()
 
     def monotonic(self) -> float:
         return self._now
@@ -36,12 +37,19 @@ class VirtualClock:
             return
         future = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), future))
+        self._slept.set()
         await future
 
     @property
     def sleeping(self) -> int:
         """Tasks that wait for the time to move."""
         return sum(not future.done() for _, _, future in self._sleepers)
+
+    async def until_asleep(self, tasks: int = 1) -> None:
+        """Waits, in real time, until so many tasks sleep: for those that do I/O before they do."""
+        while self.sleeping < tasks:
+            self._slept.clear()
+            await self._slept.wait()
 
     @property
     def next_due(self) -> float | None:
