@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from deviceclasses.names import DRIVER_NAME
@@ -51,9 +51,13 @@ RETRY_SECONDS = 5.0
 class Agent:
     """``run`` until ``stop``. FatalError ends it with a reason."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock | None = None, exclusions: Callable[[], Sequence[Exclusion]] = tuple
+    ) -> None:
+        """``exclusions`` is asked at every look at the hardware."""
         self._settings = settings
         self._clock = clock or SystemClock()
+        self._exclusions = exclusions
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._uid = settings.pod_uid or str(uuid.uuid4())
@@ -99,13 +103,12 @@ class Agent:
         hardware = await asyncio.to_thread(open_hardware, settings)
         api = await self._connect()
         workers = NvmlWorkers(settings.nvml_timeout)
-        exclusions = tuple(Exclusion(entry.gpu, entry.reason) for entry in settings.exclude)
         keeper = DeviceNodeKeeper(hardware.host.seen("/dev"), hardware.proc)
         inventory = InventoryService(
             InventoryProber(hardware.nvml, workers, hardware.around, node_name=settings.node_name),
             NvmlSession(hardware.nvml, workers, clock),
             clock,
-            exclusions=lambda: exclusions,
+            exclusions=self._exclusions,
             ensure_nodes=None if settings.machine else keeper.ensure,
             rescan_seconds=settings.rescan_interval,
         )

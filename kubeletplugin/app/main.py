@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     for warning in warnings:
         log.warning("%s", warning)
     try:
-        asyncio.run(_run(effective.settings))
+        asyncio.run(_run(effective, rest))
     except AgentError as error:
         log.error("%s", error)
         return 1

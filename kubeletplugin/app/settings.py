@@ -83,6 +83,7 @@ class Effective:
 
     settings: Settings
     sources: Mapping[str, str]
+    config_file: Path | None = None
 
     def as_lines(self) -> Iterable[str]:
         """YAML that can be used as a config file, each value with its source as a comment."""
@@ -213,7 +214,7 @@ def load(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Effe
         values |= layer
         sources |= {name: source(name) for name in layer}
     try:
-        return Effective(Settings(**values), sources), warnings
+        return Effective(Settings(**values), sources, Path(config) if config else None), warnings
     except ValidationError as error:
         raise FatalError(_explain(error, sources)) from error
 
