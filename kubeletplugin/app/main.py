@@ -38,12 +38,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-async def _run(chosen: settings.Settings) -> None:
+async def _run(effective: settings.Effective, arguments: Sequence[str]) -> None:
     from kubeletplugin.app.agent import Agent
+    from kubeletplugin.app.exclusions import LiveExclusions
+
+    def reload() -> settings.Settings:
+        return settings.load(arguments, os.environ)[0].settings
 
     loop = asyncio.get_running_loop()
     logs.dump_stacks_on_signal(loop)
-    agent = Agent(chosen)
+    exclusions = LiveExclusions(effective.settings, effective.config_file, reload)
+    agent = Agent(effective.settings, exclusions=exclusions)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)
     await agent.run()

@@ -14,12 +14,12 @@ GPU = "GPU-dd56c72b-9079-5745-b2bf-1f280432580f"
 class ConfigFile:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.write("version: v1\n")
         self.time = 0
+        self.write("version: v1\n")
 
     def write(self, text: str) -> None:
         self.path.write_text(text)
-        self.time = getattr(self, "time", 0) + 1
+        self.time += 1
         os.utime(self.path, (self.time, self.time))
 
     def load(self) -> settings.Settings:
