@@ -212,6 +212,19 @@ async def test_a_device_of_a_living_claim_is_refused_with_its_holder(world: Worl
     await agent.stop()
 
 
+async def test_of_two_claims_with_one_device_at_the_same_time_one_gets_it(world: World) -> None:
+    """Whoever allocated it twice: both look before either has committed."""
+    agent = await Agent(world).start()
+    a, b = world.allocate("a", "gpu-0"), world.allocate("b", "gpu-0")
+
+    answers = await agent.prepare(a, b)
+
+    assert answers["uid-a"].devices == (answered("gpu-0", "uid-a"),)
+    assert answers["uid-b"].error == "gpu-0 is held by claim a, which is allocated the same device"
+    assert await agent.holders() == {"gpu-0": ["a"]}
+    await agent.stop()
+
+
 async def test_claims_of_one_call_are_independent(world: World) -> None:
     agent = await Agent(world).start()
     refs = [world.allocate("a", "gpu-0"), world.allocate("b", "gpu-9"), world.allocate("c", "gpu-1")]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kubeapi import errors as api_errors
-from kubeletplugin.errors import NotActiveError
+from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
-from tests.contract.prepare.node import Agent, World
+from tests.contract.prepare.node import Agent, File, World, now
 
 pytestmark = pytest.mark.anyio
 
@@ -235,6 +235,8 @@ async def test_6_what_the_kubelet_believes_prepared_and_has_no_row_is_prepared_a
         agent = await Agent(world).start()
         await asyncio.sleep(0.1)
     else:
+        # At first the kubelet may only not have struck it off yet.
+        await agent.manager.sweep()
         await asyncio.sleep(5)
         assert world.gpu_of(a) == set()
         await asyncio.sleep(SWEEP)
@@ -274,8 +276,10 @@ async def test_7_no_call_is_answered_for_an_allocation_of_before_it_came(world: 
     await asyncio.sleep(0.5)
     world.allocate("a", "gpu-1")
 
+    begun = now()
     second = await agent.prepare_one(a)
 
+    assert now() - begun < 0.1
     assert gpus(second) == ["gpu-1"]
     assert (await first) == second
     assert await agent.holders() == {"gpu-0": ["old"], "gpu-1": ["a"]}
@@ -336,6 +340,33 @@ async def test_8_a_file_of_before_the_reboot_is_never_handed_out(world: World) -
     records = await following.ledger.claims()
     assert {record.boot_id for record in records} == {"boot-2"}
     await following.stop()
+
+
+async def test_8_nor_is_one_that_could_not_be_written_anew_at_the_take_over(world: World) -> None:
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+    await agent.prepare_one(a)
+    await agent.crash()
+    world.boot_id = "boot-2"
+    world.write_error = RecoverableError("write CDI spec: read-only file system")
+    following = await Agent(world).start()
+    assert world.files["uid-a"].boot == "boot-1"
+    world.write_error = None
+
+    assert gpus(await following.prepare_one(a)) == ["gpu-0"]
+
+    assert world.files["uid-a"].boot == "boot-2"
+    await following.stop()
+
+
+async def test_a_file_without_a_row_goes_unless_the_kubelet_may_need_it(world: World) -> None:
+    """Rows are written before files and go after them, so only a lost ledger leaves such a file."""
+    ref = ClaimRef("uid-listed", "ns", "listed")
+    world.files = {uid: File({f"{uid}-gpu-0": "GPU-0"}, "boot-1") for uid in ("uid-listed", "uid-stray")}
+    world.list_in_kubelet(ref, "pod-listed", ids=["uid-listed-gpu-0"])
+    agent = await Agent(world).start()
+    assert list(world.files) == ["uid-listed"]
+    await agent.stop()
 
 
 @pytest.mark.parametrize("kubelet", ["lists the older id", "unreadable", "doesn't list it"])
