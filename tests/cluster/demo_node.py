@@ -5,6 +5,7 @@ non-zero if any step is wrong.
 """
 
 import sys
+import time
 
 import yaml
 
@@ -56,7 +57,10 @@ def tell(agent: Agent, world: World) -> None:
 
     say(f"{GPUS} pods more: one more than there are GPUs.")
     names = [f"more-{number}" for number in range(GPUS)]
-    world.create(*(pod(name, template_name="big") for name in names))
+    for name in names:
+        # One after the other: in a burst the kubelet's own read of a claim may be refused, and costs it a minute.
+        world.create(pod(name, template_name="big"))
+        time.sleep(0.3)
     running = lambda: sum(world.kubectl.phase(namespace, name) == "Running" for name in names) == GPUS - 1  # noqa: E731
     kubectl.wait(f"{GPUS - 1} of them running", running, seconds=120)
     show(kubectl, "get", "pods", "-n", namespace)
