@@ -73,6 +73,7 @@ class Stage:
         self._running = Agent(self.settings)
         self._agent: asyncio.Task[None] | None = None
         self._logs: logging.Handler = logging.NullHandler()
+        self._level = logging.getLogger().level
 
     async def __aenter__(self) -> "Stage":
         try:
@@ -111,6 +112,7 @@ class Stage:
         await self.kubelet.stop()
         await self.server.stop()
         logging.getLogger().removeHandler(self._logs)
+        logging.getLogger().setLevel(self._level)
         self._logs.close()
 
     async def attend(self, work: Coroutine[Any, Any, T]) -> T:
