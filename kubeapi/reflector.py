@@ -12,7 +12,8 @@ stale version and never lists again. What callers may rely on:
 
 A watch that broke without a word from the server is resumed where it was (the server answers 410 if that is too
 long ago), so that an API server that restarts isn't met by full lists from every node. An error that the server sent
-means a new list.
+means a new list; so do two watches in a row without event or bookmark: a server that was restored from a backup
+holds versions below ours, and lets a watch from a version of its future wait for ever (seen on 1.36.3).
 """
 
 import asyncio
@@ -34,6 +35,10 @@ _WATCH_SECONDS = (300, 600)
 _SHORT_WATCH = 1.0
 """Seconds: a watch that ends sooner without an event counts as a failure, or a server (or proxy) that closes at once
 would be called in a loop."""
+_LONG_WATCH = 90.0
+"""Seconds: a watch of this length had at least one bookmark to hear, which come about every minute."""
+_MUTE_WATCHES = 2
+"""Watches of that length in a row without a word, after which the list is taken anew."""
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -121,6 +126,8 @@ class Reflector:
         self._backoff = backoff if backoff is not None else Backoff(rng=self._rng)
         self._cache: dict[Key, Json] = {}
         self._version = ""
+        self._heard = 0
+        self._mute = 0
         self._subscribers: list[Callable[[Change], None]] = []
         self._running = False
         self.synced = asyncio.Event()
@@ -161,18 +168,23 @@ class Reflector:
         if not self._version:
             await self._list()
             return
-        started, version = self._clock.monotonic(), self._version
+        started, heard = self._clock.monotonic(), self._heard
         try:
             await self._watch()
         except _Silent:
             self.stats.silent_watches += 1
             _log.info("watch of %s silent for %.0f s, resuming it", self._resource.plural, self._silence)
-            return
         except ApiError as e:
             if not isinstance(e, Unreachable | TooManyRequests):
                 self._version = ""
             raise
-        if self._version == version and self._clock.monotonic() - started < _SHORT_WATCH:
+        finally:
+            length = self._clock.monotonic() - started
+            if self._heard == heard and length >= _LONG_WATCH:
+                self._mute += 1
+                if self._mute >= _MUTE_WATCHES:
+                    self._version = ""
+        if self._heard == heard and length < _SHORT_WATCH:
             raise Unreachable(f"watch {self._resource.plural}: the server ended the watch at once")
 
     async def _failed(self, error: ApiError) -> None:
@@ -194,6 +206,7 @@ class Reflector:
             # The snapshot that the pages were cut from is too old; in one piece it can't expire between two pages.
             found, version = await self._pages(0)
         self._contact()
+        self._mute = 0
         self._replace(found)
         self._version = version
         self.synced.set()
@@ -266,6 +279,8 @@ class Reflector:
         async with _closing(stream):
             async for event in stream:
                 self._contact()
+                self._heard += 1
+                self._mute = 0
                 self._backoff.reset()
                 self._take(event)
 

@@ -17,6 +17,7 @@ from kubeapi.errors import ConfigError, Unauthorized, Unreachable
 from kubeapi.rest import RestKubeApi, connect
 from tests.contract.kubeapi.certificates import Certificates, make_certificates
 
+Json = dict[str, Any]
 pytestmark = pytest.mark.anyio
 
 

@@ -90,6 +90,18 @@ async def test_a_version_that_is_too_old_is_gone(server: FakeApiServer, api: Res
     assert raised.value.status == 410
 
 
+async def test_a_version_of_the_future_hears_nothing(server: FakeApiServer) -> None:
+    timeouts = Timeouts(watch_silence=0.03)
+    async with RestKubeApi(FixedConnection(Connection(server.url)), timeouts=timeouts) as api:
+        future = str(int(await _start(api)) + 1000)
+        first = asyncio.ensure_future(anext(_watch(api, future)))
+        await _opened(server)
+        server.put(RESOURCE_SLICES, a_slice("s1"))
+        server.send_bookmarks()
+        with pytest.raises(Unreachable, match="no answer within"):
+            await first
+
+
 async def test_open_watches_survive_a_compaction(server: FakeApiServer, api: RestKubeApi) -> None:
     async with aclosing(_watch(api, await _start(api))) as stream:
         first = asyncio.ensure_future(anext(stream))

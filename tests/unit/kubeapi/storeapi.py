@@ -95,6 +95,8 @@ class StoreApi:
         for change in self.collection.history:
             if change.version > int(resource_version) and not self.deaf:
                 queue.put_nowait(_event(change))
+        if int(resource_version) > self.store.version:
+            await asyncio.get_running_loop().create_future()
         self.open.append(queue)
         self.most_open = max(self.most_open, len(self.open))
         try:

@@ -191,6 +191,42 @@ async def test_a_deaf_watch_costs_at_most_the_silence() -> None:
         assert rig.news() == ["ADDED a"]
 
 
+async def test_a_server_restored_from_a_backup_is_noticed() -> None:
+    rig = Rig(silence=100)
+    rig.api.put("kept")
+    rig.api.put("made later")
+    async with rig.running():
+        rig.news()
+        rig.api.remove("made later")
+        await rig.clock.settle()
+        assert rig.news() == ["DELETED made later"]
+        rig.api.end_watches(Unreachable("down"))
+        await rig.clock.settle()
+        rig.api.collection.history.clear()
+        rig.api.store.version -= 10
+        rig.api.put("restored")
+        await rig.clock.advance(199)
+        assert rig.news() == []
+        await rig.clock.advance(2)
+        assert rig.news() == ["ADDED restored"]
+        assert rig.reflector.stats.lists == 2
+        await rig.clock.advance(60)
+        rig.api.put("new")
+        await rig.clock.settle()
+        assert rig.news() == ["ADDED new"]
+
+
+async def test_watches_that_hear_bookmarks_never_list_again() -> None:
+    rig = Rig(silence=100)
+    async with rig.running():
+        for _ in range(30):
+            await rig.clock.advance(60)
+            rig.api.bookmark()
+            await rig.clock.advance(30)
+            rig.api.end_watches()
+        assert rig.reflector.stats.lists == 1
+
+
 async def test_pages_are_put_together() -> None:
     rig = Rig(page_size=2)
     for name in "abcde":
