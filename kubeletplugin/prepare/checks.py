@@ -103,7 +103,7 @@ class Checks:
             allocation = claims.read(claim) if claim else None
             if allocation is not None and allocation.fingerprint == record.fingerprint:
                 return Standing.VALID
-            if (await self._node.kubelet_claims()).lists(ref.uid):
+            if (await self._node.kubelet_claims(ref.uid)).lists(ref.uid):
                 return Standing.LISTED
             await to_the_end(
                 self._releaser.end(record, "claim is gone or allocated differently, unknown to the kubelet")
@@ -124,7 +124,7 @@ class Checks:
         async with self._turns.turn(uid):
             record = await self._node.ledger.claim(uid)
             if record is not None:
-                await self._write_file(record, await self._node.kubelet_claims())
+                await self._write_file(record, await self._node.kubelet_claims(uid))
 
     async def _write_file(self, record: ClaimRecord, kubelet: KubeletClaims) -> None:
         node = self._node
@@ -145,7 +145,7 @@ class Checks:
         allocation = claims.read(claim)
         if allocation is None or allocation.uid != record.uid or allocation.fingerprint == record.fingerprint:
             return
-        kubelet = await self._node.kubelet_claims()
+        kubelet = await self._node.kubelet_claims(record.uid)
         stuck = allocation.pods & kubelet.pods(record.uid)
         if stuck and not self._turns.busy(record.uid):
             self._sightings.told(record.uid)

@@ -18,6 +18,7 @@ from deviceclasses import names
 FILE_NAME = "dra_manager_state"
 
 _KIND = "DRACheckpoint"
+_KNOWN_START = f'{{"kind":"{_KIND}","apiVersion":"checkpoint.dra.kubelet.k8s.io/v1","ClaimInfoStateList":['
 _OUR_IDS = f"{names.CDI_VENDOR}/{names.CDI_CLAIM_CLASS}="
 
 
@@ -58,7 +59,8 @@ class KubeletStateFile:
         self._root = kubelet_root
         self.path = kubelet_root / FILE_NAME
 
-    def read(self) -> KubeletClaims:
+    def read(self, uid: str | None = None) -> KubeletClaims:
+        """All claims; with ``uid`` perhaps that one only, which costs the same however many there are."""
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
@@ -66,16 +68,19 @@ class KubeletStateFile:
             return KubeletClaims() if self._root.is_dir() else _unreadable(f"{self._root} doesn't exist")
         except OSError as error:
             return _unreadable(f"read {self.path}: {error.strerror}")
-        return parse(text)
+        return parse(text, uid)
 
 
-def parse(text: bytes) -> KubeletClaims:
-    """Never raises."""
+def parse(text: bytes, uid: str | None = None) -> KubeletClaims:
+    """See KubeletStateFile.read. Never raises."""
     try:
         outer = json.loads(text)
-        data, checksum = outer["Data"].encode(), outer["Checksum"]
-        if zlib.crc32(data) != checksum:
+        data, checksum = outer["Data"], outer["Checksum"]
+        if zlib.crc32(data.encode()) != checksum:
             return _unreadable("its checksum doesn't match its data")
+        found = _find(data, uid) if uid else None
+        if found is not None:
+            return KubeletClaims({found.uid: found})
         inner = json.loads(data)
         if inner["kind"] != _KIND:
             return _unreadable(f"unknown kind {inner['kind']!r}")
@@ -83,6 +88,14 @@ def parse(text: bytes) -> KubeletClaims:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return _unreadable(f"{type(error).__name__}: {error}")
     return KubeletClaims({claim.uid: claim for claim in claims})
+
+
+def _find(data: str, uid: str) -> KubeletClaim | None:
+    """The claim's entry, decoded alone. None proves nothing: the kubelet may have another layout than the known."""
+    begin = data.find(f'{{"ClaimUID":{json.dumps(uid)},')
+    if begin < 0 or not data.startswith(_KNOWN_START):
+        return None
+    return _claim(json.JSONDecoder().raw_decode(data, begin)[0])
 
 
 def _claim(entry: Mapping[str, Any]) -> KubeletClaim:

@@ -1,6 +1,7 @@
 """What preparing needs of the world, as narrow Protocols, and the bundle in which its parts pass them around."""
 
 import asyncio
+import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -27,7 +28,8 @@ class ClaimReader(Protocol):
 class KubeletState(Protocol):
     """The kubelet's list of claims. Blocking file I/O; never raises: what can't be read lists everything."""
 
-    def read(self) -> KubeletClaims: ...
+    def read(self, uid: str | None = None) -> KubeletClaims:
+        """With ``uid`` the answer may be about that claim only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,5 +104,5 @@ class Node:
     notices: Notices
     offload: Offload
 
-    async def kubelet_claims(self) -> KubeletClaims:
-        return await self.offload(self.kubelet.read)
+    async def kubelet_claims(self, uid: str | None = None) -> KubeletClaims:
+        return await self.offload(functools.partial(self.kubelet.read, uid))

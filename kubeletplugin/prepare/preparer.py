@@ -129,7 +129,7 @@ class Preparer:
         return record.boot_id == node.boot_id and await node.offload(functools.partial(node.specs.exists, record.uid))
 
     async def _as_before(self, record: ClaimRecord) -> PrepareResult:
-        kubelet = await self._node.kubelet_claims()
+        kubelet = await self._node.kubelet_claims(record.uid)
         self._sightings.add(record.uid, kubelet.pods(record.uid))
         new = self._sightings.pods(record.uid) - record.pods
         if new:
@@ -168,7 +168,7 @@ class Preparer:
     async def _commit(self, allocation: Allocation, plan: Plan, old: ClaimRecord | None) -> PrepareResult | None:
         """None when another claim was faster."""
         node = self._node
-        kubelet = await node.kubelet_claims()
+        kubelet = await node.kubelet_claims(allocation.uid)
         self._sightings.follow(allocation.uid, allocation.pods | kubelet.pods(allocation.uid))
         record = records.make_record(
             allocation,

@@ -32,7 +32,7 @@ class Releaser:
         """Raises NotActiveError, RecoverableError; a repeated call finishes what a failed one began."""
         node = self._node
         await node.offload(functools.partial(node.specs.remove, record.uid))
-        kubelet = await node.kubelet_claims()
+        kubelet = await node.kubelet_claims(record.uid)
         pods = record.pods | self._sightings.pods(record.uid) | kubelet.pods(record.uid)
         holds = [hold for hold in await node.ledger.holds_of(record.uid) if hold.state is HoldState.HELD]
         devices = [hold.device for hold in holds if not hold.device.admin]

@@ -311,12 +311,12 @@ class _KubeletState:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def read(self) -> KubeletClaims:
+    def read(self, uid: str | None = None) -> KubeletClaims:
         world = self._agent.world
         self._agent.step("read kubelet's list")
         if world.kubelet_unreadable:
             return KubeletClaims(unreadable=world.kubelet_unreadable)
-        return KubeletClaims(dict(world.kubelet))
+        return KubeletClaims({key: claim for key, claim in world.kubelet.items() if uid in (None, key)})
 
 
 class _Notices:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubeletplugin.prepare.kubelet_state import KubeletStateFile, parse
+from kubeletplugin.prepare.kubelet_state import KubeletClaims, KubeletStateFile, parse
 
 CAPTURED = Path(__file__).parent / "data" / "dra_manager_state"
 ONE_GPU = "fb423b22-f886-4ddf-ace8-8b4f037b481a"
@@ -36,6 +36,25 @@ def test_what_a_real_kubelet_wrote() -> None:
     assert state.lists(ONE_GPU)
     assert not state.lists("other")
     assert (state.pods("other"), state.cdi_names("other")) == (frozenset(), ())
+
+
+def test_one_claim_is_read_alone_where_the_layout_is_the_known_one() -> None:
+    whole = parse(CAPTURED.read_bytes())
+    for uid in (ONE_GPU, SHARED, TWO):
+        assert parse(CAPTURED.read_bytes(), uid) == KubeletClaims({uid: whole.claims[uid]})
+    assert parse(CAPTURED.read_bytes(), "other") == whole
+
+
+def test_one_claim_in_another_layout_is_found_all_the_same() -> None:
+    """Spaces after separators: what one claim is looked for by doesn't match, so all are read."""
+    text = written([entry(), entry(ClaimUID="v")])
+    assert set(parse(text, "u").claims) == {"u", "v"}
+
+
+def test_one_claim_whose_entry_has_another_shape_is_unreadable() -> None:
+    data = json.loads(CAPTURED.read_bytes())["Data"].replace('"PodUIDs"', '"Pods"')
+    state = parse(json.dumps({"Data": data, "Checksum": zlib.crc32(data.encode())}).encode(), ONE_GPU)
+    assert "PodUIDs" in state.unreadable
 
 
 def test_other_kinds_of_cdi_ids_and_unknown_fields_are_passed_over() -> None:
