@@ -68,7 +68,7 @@ class Page:
             self._console.width,
             initial_indent=indent,
             subsequent_indent=f"{own}  ",
-            drop_whitespace=True,
+            break_long_words=False,
             break_on_hyphens=False,
         )
         for line in lines:
