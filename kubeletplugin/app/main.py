@@ -25,9 +25,12 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"gpuclaim kubeletplugin: {error}\n")
         return 2
     if "--print-config" in arguments:
+        for warning in warnings:
+            sys.stderr.write(f"gpuclaim kubeletplugin: {warning}\n")
         sys.stdout.write("\n".join(effective.as_lines()) + "\n")
         return 0
-    logs.configure(effective.settings.log_level, effective.settings.log_format)
+    chosen = effective.settings
+    logs.configure(chosen.log_level, chosen.log_format, chosen.node_name)
     for warning in warnings:
         log.warning("%s", warning)
     try:
@@ -46,9 +49,9 @@ async def _run(effective: settings.Effective, arguments: Sequence[str]) -> None:
         return settings.load(arguments, os.environ)[0].settings
 
     loop = asyncio.get_running_loop()
-    logs.dump_stacks_on_signal(loop)
     exclusions = LiveExclusions(effective.settings, effective.config_file, reload)
     agent = Agent(effective.settings, exclusions=exclusions)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)
-    await agent.run()
+    with logs.StacksOnSignal(loop):
+        await agent.run()
