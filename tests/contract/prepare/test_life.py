@@ -10,7 +10,7 @@ from kubeletplugin.errors import NotActiveError
 from kubeletplugin.inventory.model import WithheldGpu
 from kubeletplugin.ledger.files import read_snapshot
 from kubeletplugin.prepare.model import PrepareResult
-from tests.contract.prepare.node import PREFIX, Agent, World, now
+from tests.contract.prepare.node import PREFIX, Agent, File, World, now
 
 pytestmark = pytest.mark.anyio
 
@@ -106,4 +106,32 @@ async def test_status_tells_devices_holders_and_what_is_waited_for(world: World)
             "for": "device gpu-9 isn't there: GPU 9 is withheld: excluded",
         }
     ]
+    await agent.stop()
+
+
+async def test_without_the_lease_a_call_is_passed_on(world: World) -> None:
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+
+    def lose() -> None:
+        raise NotActiveError("lease lost")
+
+    world.at("fence", lose)
+    with pytest.raises(NotActiveError):
+        await agent.prepare_one(a)
+    assert world.files == {}
+    await agent.prepare_one(a)
+    world.at("fence", lambda: world.at("fence", lose))
+    with pytest.raises(NotActiveError):
+        await agent.unprepare(a)
+    await agent.stop()
+
+
+async def test_a_file_without_a_row_goes_unless_the_kubelet_may_need_it(world: World) -> None:
+    """Rows are written before files and go after them, so only a lost ledger leaves such a file."""
+    ref = ClaimRef("uid-listed", "ns", "listed")
+    world.files = {uid: File({f"{uid}-gpu-0": "GPU-0"}, "boot-1") for uid in ("uid-listed", "uid-stray")}
+    world.list_in_kubelet(ref, "pod-listed", ids=["uid-listed-gpu-0"])
+    agent = await Agent(world).start()
+    assert list(world.files) == ["uid-listed"]
     await agent.stop()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kubeapi import errors as api_errors
-from kubeletplugin.errors import NotActiveError, RecoverableError
+from kubeletplugin.errors import RecoverableError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
-from tests.contract.prepare.node import Agent, File, World, now
+from tests.contract.prepare.node import Agent, World, now
 
 pytestmark = pytest.mark.anyio
 
@@ -359,16 +359,6 @@ async def test_8_nor_is_one_that_could_not_be_written_anew_at_the_take_over(worl
     await following.stop()
 
 
-async def test_a_file_without_a_row_goes_unless_the_kubelet_may_need_it(world: World) -> None:
-    """Rows are written before files and go after them, so only a lost ledger leaves such a file."""
-    ref = ClaimRef("uid-listed", "ns", "listed")
-    world.files = {uid: File({f"{uid}-gpu-0": "GPU-0"}, "boot-1") for uid in ("uid-listed", "uid-stray")}
-    world.list_in_kubelet(ref, "pod-listed", ids=["uid-listed-gpu-0"])
-    agent = await Agent(world).start()
-    assert list(world.files) == ["uid-listed"]
-    await agent.stop()
-
-
 @pytest.mark.parametrize("kubelet", ["lists the older id", "unreadable", "doesn't list it"])
 async def test_11_an_older_id_that_the_kubelet_may_still_use_resolves_to_nothing(world: World, kubelet: str) -> None:
     agent = await Agent(world).start()
@@ -404,22 +394,4 @@ async def test_a_pod_that_the_kubelet_starts_with_the_claims_old_devices_is_told
 
     assert world.notices == [("claim moved", "a", "pod-2")]
     assert b.result().error.startswith("still waiting: gpu-0 is held by claim a")
-    await agent.stop()
-
-
-async def test_without_the_lease_a_call_is_passed_on(world: World) -> None:
-    agent = await Agent(world).start()
-    a = world.allocate("a", "gpu-0")
-
-    def lose() -> None:
-        raise NotActiveError("lease lost")
-
-    world.at("fence", lose)
-    with pytest.raises(NotActiveError):
-        await agent.prepare_one(a)
-    assert world.files == {}
-    await agent.prepare_one(a)
-    world.at("fence", lambda: world.at("fence", lose))
-    with pytest.raises(NotActiveError):
-        await agent.unprepare(a)
     await agent.stop()
