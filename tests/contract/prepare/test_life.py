@@ -9,7 +9,7 @@ import pytest
 from kubeletplugin.errors import NotActiveError
 from kubeletplugin.inventory.model import WithheldGpu
 from kubeletplugin.ledger.files import read_snapshot
-from kubeletplugin.prepare.model import PrepareResult
+from kubeletplugin.prepare.model import ClaimRef, PrepareResult
 from tests.contract.prepare.node import PREFIX, Agent, File, World, now
 
 pytestmark = pytest.mark.anyio
