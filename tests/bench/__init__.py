@@ -1,0 +1,1 @@
+"""What the agent costs, as ratios taken in one run: `make bench`."""

@@ -1,0 +1,262 @@
+"""A simulated node beside one API server: the real agent as a process, a kubelet that registers it, and claims.
+
+The calls are made over the channel that the kubelet made, and its checkpoint is written before and after each as it
+writes it, since the agent reads that. Times are of the call alone.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from deviceclasses.names import DRIVER_NAME
+from gpuclaim.cli.node_status import read_status
+from gpuclaim.demo.kubelet import FakeKubelet, call_prepare, call_unprepare
+from gpuclaim.demo.kubelet_plugins import KubeletTiming, Plugin
+from gpuclaim.demo.kubelet_state import ClaimInfo
+from gpuclaim.demo.stage import NODE_NAME, Pods, settings_for
+from kubeapi.client import NAMESPACES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Json
+from kubeapi.credentials import Connection, FixedConnection, tls_context
+from kubeapi.errors import AlreadyExists
+from kubeapi.rest import RestKubeApi
+from kubeletplugin.errors import FatalError
+from kubeletplugin.nvml.simulated import open_node
+from tests.bench.servers import TOKEN, Server
+
+GPUS = 8
+MACHINE = "dgx-h100"
+NAMESPACE = "bench"
+CALL_SECONDS = 45.0
+WAIT_SECONDS = 20.0
+CREATE_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One pod's claim of one device, allocated. ``admin`` ones hold nothing and are in nobody's way, but are
+    prepared like any other: so a node of eight GPUs can have hundreds."""
+
+    uid: str
+    name: str
+    pod: str
+
+
+class BenchNode:
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.folder = folder
+        self.server = server
+        self.settings = settings_for(folder, MACHINE)
+        self.api = RestKubeApi(FixedConnection(_connection(server)))
+        self.kubelet = FakeKubelet(folder / "kubelet", timing=KubeletTiming(look=0.005))
+        self._agent: asyncio.subprocess.Process | None = None
+        self._numbers = 0
+
+    @property
+    def pid(self) -> int:
+        if self._agent is None:
+            raise RuntimeError("measure the agent: it doesn't run")
+        return self._agent.pid
+
+    # --- life ---
+    async def start(self) -> None:
+        """All but the agent. The machine's files are made here, as real hardware has them before any agent."""
+        Pods(self.folder / "host")
+        self._write_service_account()
+        machine = open_node(MACHINE, Path(self.settings.machine_state))
+        machine.materialise(self.folder / "machine.tree", "placeholder")
+        for resource, name in ((NODES, NODE_NAME), (NAMESPACES, NAMESPACE)):
+            labels = {"resource.kubernetes.io/admin-access": "true"} if resource is NAMESPACES else {}
+            try:
+                await self.api.create(resource, {"metadata": {"name": name, "labels": labels}})
+            except AlreadyExists:
+                continue
+        await self.kubelet.start()
+
+    async def stop(self) -> None:
+        await self.stop_agent()
+        await self.kubelet.stop()
+        await self.api.close()
+
+    async def start_agent(self, environment: Mapping[str, str] | None = None) -> None:
+        settings, parts = self.settings, urlsplit(self.server.url)
+        flags = {
+            "--node-name": settings.node_name,
+            "--kubelet-root-dir": settings.kubelet_root_dir,
+            "--cdi-dir": settings.cdi_dir,
+            "--host-root": settings.host_root,
+            "--machine": settings.machine,
+            "--machine-state": settings.machine_state,
+        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("GPUCLAIM_", "KUBE"))}
+        in_pod = {"KUBERNETES_SERVICE_HOST": str(parts.hostname), "KUBERNETES_SERVICE_PORT": str(parts.port)}
+        with (self.folder / "agent.log").open("ab") as log:
+            self._agent = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.bench.agent_in_pod", str(self._account)),
+                *(f"{flag}={value}" for flag, value in flags.items()),
+                stderr=log,
+                env={**inherited, **in_pod, **(environment or {})},
+            )
+
+    async def stop_agent(self) -> None:
+        agent, self._agent = self._agent, None
+        if agent is not None and agent.returncode is None:
+            agent.send_signal(signal.SIGTERM)
+            await agent.wait()
+
+    async def ready(self) -> None:
+        """Until the agent is registered, active, and its slices are accepted."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                try:
+                    if (await read_status(self.settings.plugin_dir)).get("ready") is True:
+                        return
+                except FatalError:
+                    pass
+                await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def agent(self, environment: Mapping[str, str] | None = None) -> AsyncIterator[None]:
+        """A ready one until the end of the block."""
+        await self.start_agent(environment)
+        try:
+            await self.ready()
+            yield
+        finally:
+            await self.stop_agent()
+
+    # --- slices ---
+    async def wipe_slices(self) -> None:
+        for item in (await self.api.list(RESOURCE_SLICES)).items:
+            await self.api.delete(RESOURCE_SLICES, item["metadata"]["name"])
+
+    async def slice_versions(self) -> dict[str, str]:
+        items = (await self.api.list(RESOURCE_SLICES)).items
+        return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in items}
+
+    async def seconds_until_published(self) -> float:
+        """From the start of the agent's process until a watch has shown all GPUs."""
+        version = (await self.api.list(RESOURCE_SLICES)).resource_version
+        watch = self.api.watch(RESOURCE_SLICES, resource_version=version)
+        next_event = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0.05)
+        begun = time.perf_counter()
+        await self.start_agent()
+        seen: set[str] = set()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len(seen) < GPUS:
+                event = await next_event
+                if event.type in ("ADDED", "MODIFIED"):
+                    seen |= {device["name"] for device in event.object["spec"].get("devices", [])}
+                next_event = asyncio.ensure_future(anext(watch))
+        seconds = time.perf_counter() - begun
+        next_event.cancel()
+        await asyncio.gather(next_event, return_exceptions=True)
+        return seconds
+
+    # --- claims ---
+    async def make_claims(self, count: int, *, gpu: int | None = None, admin: bool = False) -> list[Claim]:
+        """Allocated claims of one GPU each: of ``gpu``, or of one after the other."""
+        turn = asyncio.Semaphore(CREATE_AT_ONCE)
+
+        async def make(number: int) -> Claim:
+            async with turn:
+                device = number % GPUS if gpu is None else gpu
+                return await self._make_claim(f"claim-{self._numbers + number}", f"gpu-{device}", admin)
+
+        made = await asyncio.gather(*(make(number) for number in range(count)))
+        self._numbers += count
+        return made
+
+    async def delete_claims(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            await self.api.delete(RESOURCE_CLAIMS, claim.name, namespace=NAMESPACE)
+
+    async def _make_claim(self, name: str, device: str, admin: bool) -> Claim:
+        exactly = {"deviceClassName": DRIVER_NAME, **({"adminAccess": True} if admin else {})}
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+        body = await self.api.create(RESOURCE_CLAIMS, {"metadata": {"name": name}, "spec": spec}, namespace=NAMESPACE)
+        pod = str(uuid.uuid4())
+        await self.api.merge_patch(
+            RESOURCE_CLAIMS, name, {"status": _status(device, pod, admin)}, namespace=NAMESPACE, subresource="status"
+        )
+        return Claim(body["metadata"]["uid"], name, pod)
+
+    # --- calls, timed in ms ---
+    async def get(self, claim: Claim) -> float:
+        begun = time.perf_counter()
+        await self.api.get(RESOURCE_CLAIMS, claim.name, namespace=NAMESPACE)
+        return (time.perf_counter() - begun) * 1000
+
+    async def prepare(self, *claims: Claim) -> float:
+        """One call for all of them."""
+        cache = self.kubelet.claims
+        infos = [ClaimInfo(claim.uid, NAMESPACE, claim.name, {claim.pod}, {DRIVER_NAME: []}) for claim in claims]
+        cache.claims.update({(NAMESPACE, info.name): info for info in infos})
+        cache.sync()
+        wires = [info.wire() for info in infos]
+        plugin = self._plugin()
+        begun = time.perf_counter()
+        answer = await call_prepare(plugin, wires, CALL_SECONDS)
+        milliseconds = (time.perf_counter() - begun) * 1000
+        for info in infos:
+            entry = answer.claims[info.uid]
+            if entry.error or not entry.devices:
+                raise RuntimeError(f"prepare {info.name}: {entry.error or 'no device'}")
+            info.drivers[DRIVER_NAME] = list(entry.devices)
+        cache.sync()
+        return milliseconds
+
+    async def unprepare(self, *claims: Claim) -> float:
+        cache = self.kubelet.claims
+        infos = [cache.claims[NAMESPACE, claim.name] for claim in claims]
+        plugin = self._plugin()
+        begun = time.perf_counter()
+        answer = await call_unprepare(plugin, [info.wire() for info in infos], CALL_SECONDS)
+        milliseconds = (time.perf_counter() - begun) * 1000
+        for info in infos:
+            if answer.claims[info.uid].error:
+                raise RuntimeError(f"unprepare {info.name}: {answer.claims[info.uid].error}")
+            del cache.claims[NAMESPACE, info.name]
+        cache.sync()
+        return milliseconds
+
+    def _plugin(self) -> Plugin:
+        plugin = self.kubelet.plugins.choose(DRIVER_NAME)
+        if plugin is None:
+            raise RuntimeError("call the agent: it isn't registered")
+        return plugin
+
+    # --- what a pod has mounted ---
+    @property
+    def _account(self) -> Path:
+        return self.folder / "serviceaccount"
+
+    def _write_service_account(self) -> None:
+        self._account.mkdir()
+        (self._account / "token").write_text(TOKEN)
+        (self._account / "ca.crt").write_bytes(self.server.authority.read_bytes())
+
+
+def _connection(server: Server) -> Connection:
+    return Connection(server.url, f"Bearer {TOKEN}", tls_context(cafile=str(server.authority)))
+
+
+def _status(device: str, pod: str, admin: bool) -> Json:
+    result: Json = {"request": "gpu", "driver": DRIVER_NAME, "pool": NODE_NAME, "device": device}
+    if admin:
+        result |= {"adminAccess": True}
+    field = {"key": "metadata.name", "operator": "In", "values": [NODE_NAME]}
+    return {
+        "allocation": {
+            "devices": {"results": [result]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+        },
+        "reservedFor": [{"resource": "pods", "name": f"pod-{pod}", "uid": pod}],
+    }
