@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from kubeletplugin.errors import FatalError
 
 ENV_PREFIX = "GPUCLAIM_"
 CONFIG_VERSION = "v1"
+_CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
+_OTHER_FLAGS = ("--config", "--print-config", "--help")
 
 
 class ExcludedGpu(BaseModel):
@@ -37,6 +39,16 @@ def _excluded(value: object) -> object:
     return value
 
 
+def _absolute(path: Path) -> Path:
+    """The kubelet and the runtime are told paths below these, and have working directories of their own."""
+    if not path.is_absolute():
+        raise ValueError("must be an absolute path")
+    return path
+
+
+Folder = Annotated[Path, AfterValidator(_absolute)]
+
+
 class Settings(BaseModel):
     """Everything that can be configured; a field's description is its help text."""
 
@@ -45,9 +57,9 @@ class Settings(BaseModel):
     node_name: str = Field("", description="name of the Node object (in a pod: spec.nodeName)")
     pod_uid: str = Field("", description="UID of the agent's pod, part of its socket names; default: made at start")
     kubeconfig: str = Field("", description="kubeconfig file; default: $KUBECONFIG, in-cluster, ~/.kube/config")
-    kubelet_root_dir: Path = Field(Path("/var/lib/kubelet"), description="the kubelet's --root-dir")
-    cdi_dir: Path = Field(Path("/var/run/cdi"), description="folder for CDI specs that the container runtime watches")
-    host_root: Path = Field(Path("/"), description="where the host's root file system is seen by the agent")
+    kubelet_root_dir: Folder = Field(Path("/var/lib/kubelet"), description="the kubelet's --root-dir")
+    cdi_dir: Folder = Field(Path("/var/run/cdi"), description="folder for CDI specs that the container runtime watches")
+    host_root: Folder = Field(Path("/"), description="where the host's root file system is seen by the agent")
     driver_roots: tuple[str, ...] = Field(
         ("/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia"),
         description="roots on the host under which the GPU driver may be installed, tried in this order",
@@ -95,10 +107,10 @@ class Effective:
             yield f"{text.removeprefix('{').removesuffix('}')}  # {self.sources[name]}"
 
 
-def nearest(word: str, valid: Iterable[str]) -> str:
-    """`` (did you mean X?)``, or nothing when no valid word is near."""
-    found = difflib.get_close_matches(word, list(valid), n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
+def nearest(word: str, valid: Iterable[str], prefix: str = "") -> str:
+    """`` (did you mean X?)``, or nothing when no valid word is near. A prefix that all have makes none nearer."""
+    found = difflib.get_close_matches(word.removeprefix(prefix), [name.removeprefix(prefix) for name in valid], n=1)
+    return f" (did you mean {prefix}{found[0]}?)" if found else ""
 
 
 def _is_list(name: str) -> bool:
@@ -118,7 +130,7 @@ def _from_flags(arguments: Sequence[str]) -> dict[str, Any]:
         word = queue.pop(0)
         flag, equals, value = word.partition("=")
         if flag not in names:
-            raise FatalError(f"unknown flag {flag}{nearest(flag, [*names, '--config', '--print-config', '--help'])}")
+            raise FatalError(f"unknown flag {flag}{nearest(flag, [*names, *_OTHER_FLAGS], '--')}")
         if not equals:
             if not queue or queue[0].startswith("--"):
                 raise FatalError(f"flag {flag} needs a value")
@@ -142,12 +154,14 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], l
     values: dict[str, Any] = {}
     warnings = []
     for variable, value in sorted(environment.items()):
-        if not variable.startswith(ENV_PREFIX) or variable == f"{ENV_PREFIX}CONFIG":
+        if not variable.startswith(ENV_PREFIX) or variable == _CONFIG_VARIABLE:
             continue
         name = names.get(variable)
         if name is None:
             if "_SERVICE_" not in variable and "_PORT" not in variable:
-                warnings.append(f"ignore unknown variable {variable}{nearest(variable, names)}")
+                warnings.append(
+                    f"ignore unknown variable {variable}{nearest(variable, [*names, _CONFIG_VARIABLE], ENV_PREFIX)}"
+                )
         else:
             values[name] = [item for item in value.split(";") if item] if _is_list(name) else value
     return values, warnings
@@ -158,7 +172,7 @@ def _from_file(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
         raise FatalError(f"read config file {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FatalError(f"parse config file {path}: {' '.join(str(error).split())}") from error
     if content is None:
         content = {}
@@ -178,34 +192,53 @@ def _from_file(path: Path) -> dict[str, Any]:
 def _explain(error: ValidationError, sources: Mapping[str, str]) -> str:
     parts = []
     for item in error.errors(include_url=False):
-        location = [str(part) for part in item["loc"]]
-        field = next((n for n, f in Settings.model_fields.items() if location[:1] in ([n], [f.alias])), location[0])
-        where = "".join(f"[{part}]" for part in location[1:])
-        choices = get_args(Settings.model_fields[field].annotation) if item["type"] == "literal_error" else ()
-        hint = nearest(str(item["input"]), map(str, choices)) if choices else ""
-        message = item["msg"][0].lower() + item["msg"][1:]
-        parts.append(f"{sources.get(field, 'setting')}{where}: {message}, not {item['input']!r}{hint}")
+        field, *inner = [str(part) for part in item["loc"]]
+        name = next((n for n, f in Settings.model_fields.items() if field in (n, f.alias)), field)
+        parts.append(f"{_place(name, sources[name], inner)}: {_fault(name, item)}")
     return "; ".join(parts)
+
+
+def _place(name: str, source: str, inner: Sequence[str]) -> str:
+    where = "".join(f"[{part}]" for part in inner)
+    if source.startswith(("--", ENV_PREFIX)):
+        return source + where
+    return f"key {Settings.model_fields[name].alias}{where} in config file {source}"
+
+
+def _fault(name: str, item: Any) -> str:
+    if item["type"] == "extra_forbidden":
+        return f"unknown key{nearest(str(item['loc'][-1]), ExcludedGpu.model_fields)}"
+    choices = get_args(Settings.model_fields[name].annotation) if item["type"] == "literal_error" else ()
+    hint = nearest(str(item["input"]).lower(), map(str, choices))
+    message = item["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
+    return f"{message[0].lower()}{message[1:]}, not {item['input']!r}{hint}"
+
+
+def _take_config(arguments: list[str], default: str) -> str:
+    """Takes ``--config FILE`` out of the arguments."""
+    found = [index for index, word in enumerate(arguments) if word.partition("=")[0] == "--config"]
+    if not found:
+        return default
+    if len(found) > 1:
+        raise FatalError("flag --config is given twice")
+    index = found[0]
+    _, equals, value = arguments[index].partition("=")
+    if not equals:
+        value = "".join(arguments[index + 1 : index + 2])
+    if not value or (not equals and value.startswith("--")):
+        raise FatalError("flag --config needs a value")
+    del arguments[index : index + (1 if equals else 2)]
+    return value
 
 
 def load(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Effective, list[str]]:
     """The effective settings and warnings. ``arguments`` may hold ``--config FILE``; FatalError on bad input."""
-    rest, config = list(arguments), environment.get(f"{ENV_PREFIX}CONFIG", "")
-    for index, word in enumerate(rest):
-        if word == "--config":
-            if index + 1 >= len(rest):
-                raise FatalError("flag --config needs a value")
-            config = rest[index + 1]
-            del rest[index : index + 2]
-            break
-        if word.startswith("--config="):
-            config = word.partition("=")[2]
-            del rest[index]
-            break
+    rest = list(arguments)
+    config = _take_config(rest, environment.get(_CONFIG_VARIABLE, ""))
     from_environment, warnings = _from_environment(environment)
     layers: list[tuple[dict[str, Any], Any]] = []
     if config:
-        layers.append((_from_file(Path(config)), lambda name: f"{config}"))
+        layers.append((_from_file(Path(config)), lambda name: config))
     layers.append((from_environment, lambda name: ENV_PREFIX + name.upper()))
     layers.append((_from_flags(rest), flag_of))
     values: dict[str, Any] = {}
@@ -225,7 +258,8 @@ def help_text() -> str:
         "",
         "The node agent. Flags (each also GPUCLAIM_<NAME>, or a key of",
     ]
-    lines += ["the config file in camelCase; flag > variable > file):", ""]
+    lines += ["the config file in camelCase; flag > variable > file). A list is a"]
+    lines += ["repeated flag, a variable with semicolons, or a YAML list.", ""]
     lines += ["  --config FILE", "      config file (YAML, `version: v1`)", "  --print-config"]
     lines += ["      print the effective configuration with the source of each value, and exit"]
     for name, field in Settings.model_fields.items():
