@@ -94,11 +94,11 @@ async def test_the_next_claim_waits_for_the_last_ones_processes(node: AgentNode)
     second = node.allocate("second", "gpu-0", pod="pod-2")
     preparing = asyncio.create_task(node.prepare("pod-2", second))
 
-    async def waiting() -> list[str]:
-        return [entry["for"] for entry in (await node.status())["waiting"]]
+    async def waits() -> bool:
+        reasons = [entry["for"] for entry in (await node.status())["waiting"]]
+        return reasons == ["gpu-0 is draining: 1 process of its former pods still running"]
 
-    (reason,) = await until(waiting)
-    assert reason == "gpu-0 is draining: 1 process of its former pods still running"
+    await until(waits)
     assert not preparing.done()
     node.pods.end("pod-1")
     assert (await preparing)[0] == node.claim_id(second, "gpu-0")
