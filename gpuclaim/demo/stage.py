@@ -68,7 +68,8 @@ class Stage:
         self.server = FakeApiServer()
         self.kubelet = FakeKubelet(folder / "kubelet", wipe=self.wipe)
         self.pods = Pods(folder / "host")
-        self.settings = settings_for(folder, machine, mig)
+        # A short UID in place of a pod's keeps the sockets' names readable.
+        self.settings = settings_for(folder, machine, mig).model_copy(update={"pod_uid": "demo"})
         self._tree = folder / "machine.tree"
         self._running = Agent(self.settings)
         self._agent: asyncio.Task[None] | None = None
