@@ -4,6 +4,7 @@
 ``GET /readyz`` is 200 when the instance is registered, active and its slices are accepted, else 503 with the reason.
 """
 
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from kubeletplugin.dra.sockets import first_that_fits, short_token
 
 PREFIX = "status-"
 SUFFIX = ".sock"
+STOP_SECONDS = 1.0
+"""What is left of a pod's grace period must not go to somebody who still waits for an answer."""
 
 Status = Callable[[], Awaitable[dict[str, Any]]]
 Unready = Callable[[], str]
@@ -37,11 +40,10 @@ class ControlServer:
         application = web.Application()
         application.router.add_get("/status", self._get_status)
         application.router.add_get("/readyz", self._get_ready)
-        self._runner = web.AppRunner(application, access_log=None)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
         await self._runner.setup()
         self._path.unlink(missing_ok=True)
-        await web.UnixSite(self._runner, str(self._path)).start()
-        self._path.chmod(0o600)
+        await web.SockSite(self._runner, _bound(self._path)).start()
 
     async def stop(self) -> None:
         if self._runner is not None:
@@ -54,3 +56,15 @@ class ControlServer:
     async def _get_ready(self, request: web.Request) -> web.Response:
         reason = self._unready()
         return web.Response(text=reason or "ok", status=503 if reason else 200)
+
+
+def _bound(path: Path) -> socket.socket:
+    """For root only before anybody can connect, which needs the listen that comes later."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+    except OSError:
+        listener.close()
+        raise
+    return listener
