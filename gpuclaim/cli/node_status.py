@@ -13,29 +13,65 @@ from kubeletplugin.ledger.files import read_snapshot
 from kubeletplugin.prepare.status import render
 
 SECONDS = 10.0
+"""How long an agent may take to answer."""
+
+
+class _NoAnswerError(Exception):
+    """Somebody listens, and doesn't say what was asked."""
 
 
 async def read_status(plugin_dir: Path) -> dict[str, Any]:
-    """The active instance's answer, else any instance's, else the file's. FatalError when there is nothing."""
-    sockets = await asyncio.to_thread(lambda: sorted(plugin_dir.glob(f"{control.PREFIX}*{control.SUFFIX}")))
-    answers = [answer for answer in [await _ask(path) for path in sockets] if answer is not None]
-    for answer in answers:
-        if answer.get("state") == "active":
-            return answer
-    if answers:
+    """The active instance's answer, else any instance's, else the file's. FatalError when there is nothing.
+
+    An instance that isn't active knows no devices: they come from the file then, since the one that does may hang.
+    """
+    sockets = await asyncio.to_thread(_sockets, plugin_dir)
+    outcomes = await asyncio.gather(*map(_ask, sockets), return_exceptions=True)
+    answers, silent = [], []
+    for outcome in outcomes:
+        if isinstance(outcome, _NoAnswerError):
+            silent.append(str(outcome))
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        elif outcome is not None:
+            answers.append(outcome)
+    answers.sort(key=lambda answer: answer.get("state") != "active")
+    if answers and "devices" in answers[0]:
         return answers[0]
-    ledger = plugin_dir / LEDGER_FILE
-    if not await asyncio.to_thread(ledger.exists):
+    known = await asyncio.to_thread(_from_file, plugin_dir / LEDGER_FILE)
+    if known is None and not answers and not silent:
         raise FatalError(f"no agent runs here and there is no ledger: looked in {plugin_dir} (see --kubelet-root-dir)")
-    return {"state": "no agent runs; from the ledger's file", **render(await asyncio.to_thread(read_snapshot, ledger))}
+    state = "; ".join(silent or ["no agent runs"]) + ("; from the ledger's file" if known is not None else "")
+    return {"state": state, **(known or {}), **(answers[0] if answers else {})}
+
+
+def _sockets(plugin_dir: Path) -> list[Path]:
+    try:
+        names = [path for path in plugin_dir.iterdir() if path.name.startswith(control.PREFIX)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise FatalError(f"look for the agent in {plugin_dir}: {error.strerror}; run this as root") from error
+    return sorted(path for path in names if path.suffix == control.SUFFIX)
+
+
+def _from_file(ledger: Path) -> dict[str, Any] | None:
+    return render(read_snapshot(ledger)) if ledger.exists() else None
 
 
 async def _ask(path: Path) -> dict[str, Any] | None:
+    """None when nobody listens: the socket of an instance that is gone."""
     timeout = aiohttp.ClientTimeout(total=SECONDS)
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path)), timeout=timeout) as session:
         try:
-            async with session.get("http://agent/status") as response:
+            async with session.get("http://agent/status", raise_for_status=True) as response:
                 answer: dict[str, Any] = await response.json()
                 return answer
-        except (aiohttp.ClientError, TimeoutError, ValueError):
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, PermissionError):
+                raise FatalError(f"ask the agent at {path}: {error.os_error.strerror}; run this as root") from error
             return None
+        except TimeoutError as error:
+            raise _NoAnswerError(f"the agent at {path} hasn't answered within {SECONDS:g} s") from error
+        except (aiohttp.ClientError, ValueError) as error:
+            raise _NoAnswerError(f"the agent at {path} gave no answer ({type(error).__name__}: {error})") from error
