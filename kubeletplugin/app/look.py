@@ -12,6 +12,9 @@ from kubeletplugin.inventory.watcher import explain
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.worker import NvmlWorkers
 
+_AGAIN = "; trying again"
+"""True of the agent only."""
+
 
 async def look(settings: Settings, hardware: Hardware) -> Inventory:
     """What the agent would see now, under plain names. RecoverableError when the driver doesn't answer."""
@@ -23,7 +26,7 @@ async def look(settings: Settings, hardware: Hardware) -> Inventory:
         found = await prober.look([Exclusion(entry.gpu, entry.reason) for entry in settings.exclude])
         return found.inventory
     except NvmlError as error:
-        raise RecoverableError(f"look at the GPUs: {explain(error)}") from error
+        raise RecoverableError(f"look at the GPUs: {explain(error).removesuffix(_AGAIN)}") from error
     finally:
         await session.end()
         workers.close()

@@ -19,22 +19,28 @@ class HostSpecs:
         self._writer = writer
         self._hardware = hardware
         self._lock = threading.Lock()
-        self._root = hardware.locate_driver() or hardware.host
-        self._driver, self._claims = self._made_for(self._root)
+        self._roots = self._find(hardware.host)
+        self._driver, self._claims = self._made_for(*self._roots)
 
-    def _made_for(self, root: DriverRoot) -> tuple[DriverSpecFile, ClaimSpecFiles]:
+    def _find(self, without: DriverRoot) -> tuple[DriverRoot, DriverRoot]:
+        """Where the driver is, ``without`` one there, and the device nodes: a driver in a container makes its own, and
+        may be found before it has."""
+        root = self._hardware.locate_driver() or without
+        return root, find_dev_root(root, self._hardware.host)
+
+    def _made_for(self, root: DriverRoot, dev: DriverRoot) -> tuple[DriverSpecFile, ClaimSpecFiles]:
         hardware = self._hardware
-        nodes = HostNodes(find_dev_root(root, hardware.host), proc=hardware.proc, sys=hardware.sys)
+        nodes = HostNodes(dev, proc=hardware.proc, sys=hardware.sys)
         driver = DriverSpecFile(self._writer, nodes, root, host_root=hardware.host)
         return driver, ClaimSpecFiles(self._writer, nodes, driver)
 
     def refresh(self, driver_version: str) -> None:
         """To be called at every look at the hardware that got an answer; errors as of cdi.driver.DriverSpecFile."""
-        found = self._hardware.locate_driver()
         with self._lock:
-            if found is not None and found != self._root:
-                self._root = found
-                self._driver, self._claims = self._made_for(found)
+            found = self._find(self._roots[0])
+            if found != self._roots:
+                self._roots = found
+                self._driver, self._claims = self._made_for(*found)
         self._driver.refresh(driver_version)
 
     def cdi_name(self, claim_uid: str, device_name: str, share_id: str | None = None) -> str:
