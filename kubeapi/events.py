@@ -246,7 +246,6 @@ class EventRecorder:
             await self._api.create(EVENTS, body, namespace=series.namespace)
         except AlreadyExists:
             # The name is ours alone: an earlier try was done although its answer was lost.
-            series.created = True
             if count > 1:
                 await self._update(series, count)
         series.created = True

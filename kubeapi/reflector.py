@@ -17,10 +17,9 @@ holds versions below ours, and lets a watch from a version of its future wait fo
 """
 
 import asyncio
-import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -276,13 +275,12 @@ class Reflector:
             task.result()
 
     async def _read(self, stream: AsyncIterator[WatchEvent]) -> None:
-        async with _closing(stream):
-            async for event in stream:
-                self._contact()
-                self._heard += 1
-                self._mute = 0
-                self._backoff.reset()
-                self._take(event)
+        async for event in stream:
+            self._contact()
+            self._heard += 1
+            self._mute = 0
+            self._backoff.reset()
+            self._take(event)
 
     async def _until_silent(self) -> None:
         while (left := self.stats.last_contact + self._silence - self._clock.monotonic()) > 0:
@@ -290,7 +288,7 @@ class Reflector:
         raise _Silent
 
     def _take(self, event: WatchEvent) -> None:
-        self._version = _meta(event.object, "resourceVersion") or self._version
+        self._version = _meta(event.object, "resourceVersion")
         if event.type == "BOOKMARK":
             return
         key = _key(event.object)
@@ -302,16 +300,6 @@ class Reflector:
             return
         self._cache[key] = event.object
         self._publish_difference(old, event.object)
-
-
-@contextlib.asynccontextmanager
-async def _closing(stream: AsyncIterator[WatchEvent]) -> AsyncIterator[None]:
-    """Ends the request behind an abandoned watch now, not when the garbage collector finds it."""
-    try:
-        yield
-    finally:
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()
 
 
 def _tell(callback: Callable[[Change], None], change: Change) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from aiohttp import web
 
 from gpuclaim.demo.apiserver import FakeApiServer
 from kubeapi import errors
@@ -59,6 +60,24 @@ async def test_a_success_that_is_no_object_is_an_error(server: FakeApiServer, ap
     server.faults.fail(200, raw_body=body)
     with pytest.raises(errors.ApiError, match="not a JSON object"):
         await api.list(NODES)
+
+
+async def test_a_redirect_is_not_followed(server: FakeApiServer) -> None:
+    async def redirect(request: web.Request) -> web.Response:
+        raise web.HTTPFound(f"{server.url}{request.path}")
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", redirect)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with RestKubeApi(FixedConnection(Connection(f"http://127.0.0.1:{runner.addresses[0][1]}"))) as api:
+            with pytest.raises(errors.ApiError, match="Found without a Status object"):
+                await api.get(NODES, "n1")
+    finally:
+        await runner.cleanup()
+    assert server.requests.total() == 0, "no token goes where we didn't send it"
 
 
 async def test_nobody_listening(server: FakeApiServer, api: RestKubeApi) -> None:

@@ -174,6 +174,22 @@ async def test_while_the_server_is_away_nothing_is_lost_and_nobody_waits() -> No
     assert rig.recorder.dropped == 0
 
 
+async def test_an_outage_longer_than_a_series_loses_no_occurrence() -> None:
+    rig = Rig()
+    async with rig.running():
+        rig.emit()
+        await rig.clock.advance(1)
+        rig.writer.errors = [Unreachable("down")] * 1000
+        rig.emit()
+        await rig.clock.advance(370)
+        rig.emit()
+        rig.writer.errors.clear()
+        await rig.clock.advance(600)
+    assert len(rig.writer.created) == 1
+    assert [patch["series"]["count"] for _, patch in rig.writer.patched] == [3]
+    assert rig.recorder.dropped == 0
+
+
 async def test_a_lost_answer_makes_no_second_event() -> None:
     rig = Rig()
     rig.writer.errors = [Unreachable("cut"), AlreadyExists(409, "AlreadyExists", "there")]

@@ -216,6 +216,30 @@ async def test_a_server_restored_from_a_backup_is_noticed() -> None:
         assert rig.news() == ["ADDED new"]
 
 
+async def test_a_bookmark_is_a_version_and_nothing_else() -> None:
+    rig = Rig()
+    async with rig.running():
+        rig.api.store.version += 70
+        rig.api.bookmark()
+        await rig.clock.advance(5)
+        assert rig.reflector.objects() == ()
+        assert rig.news() == []
+        rig.api.end_watches()
+        await rig.clock.settle()
+        assert rig.api.calls[-1] == "watch 1070"
+
+
+async def test_one_mute_watch_now_and_then_means_nothing() -> None:
+    rig = Rig(silence=100)
+    async with rig.running():
+        for _ in range(4):
+            await rig.clock.advance(100)
+            rig.api.bookmark()
+            await rig.clock.settle()
+        assert rig.reflector.stats.silent_watches == 4
+        assert rig.reflector.stats.lists == 1
+
+
 async def test_watches_that_hear_bookmarks_never_list_again() -> None:
     rig = Rig(silence=100)
     async with rig.running():
