@@ -235,6 +235,8 @@ async def test_one_mute_watch_now_and_then_means_nothing() -> None:
         for _ in range(4):
             await rig.clock.advance(100)
             rig.api.bookmark()
+            await rig.clock.advance(5)
+            rig.api.end_watches()
             await rig.clock.settle()
         assert rig.reflector.stats.silent_watches == 4
         assert rig.reflector.stats.lists == 1
