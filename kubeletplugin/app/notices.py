@@ -38,13 +38,14 @@ class NodeNotices:
     # --- hardware ---
     def inventory_changed(self, inventory: Inventory) -> None:
         """Says what is withheld anew and what is back."""
-        current = {gpu.uuid or gpu.pci_bus_id or f"GPU {gpu.index}": gpu.reason for gpu in inventory.withheld}
-        for gpu, reason in current.items():
-            if self._withheld.get(gpu) != reason:
-                self._warn("GPUWithheld", "Withhold", f"GPU {gpu} isn't offered: {reason}")
-        for gpu in self._withheld.keys() - current.keys():
-            self._say("GPUReturned", "Offer", f"GPU {gpu} isn't withheld any more")
-        self._withheld = current
+        current = {gpu.uuid or gpu.pci_bus_id or str(gpu.index): gpu for gpu in inventory.withheld}
+        for name, gpu in current.items():
+            if self._withheld.get(name) != gpu.reason:
+                say = self._say if gpu.excluded else self._warn
+                say("GPUWithheld", "Withhold", f"GPU {name} isn't offered: {gpu.reason}")
+        for name in sorted(self._withheld.keys() - current.keys()):
+            self._say("GPUReturned", "Offer", f"GPU {name} isn't withheld any more")
+        self._withheld = {name: gpu.reason for name, gpu in current.items()}
         notices = frozenset(notice.text for notice in inventory.notices)
         for text in sorted(notices - self._noticed):
             self._warn("GPUNotice", "Inventory", text)

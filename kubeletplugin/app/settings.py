@@ -6,6 +6,7 @@ with items separated by semicolons, or a YAML list.
 """
 
 import difflib
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,17 +254,25 @@ def load(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Effe
 
 
 def help_text() -> str:
+    """For a terminal of 80 columns."""
     lines = [
         "Usage: gpuclaim kubeletplugin [FLAGS]",
         "",
-        "The node agent. Flags (each also GPUCLAIM_<NAME>, or a key of",
+        "The node agent. Each flag is also a variable GPUCLAIM_<NAME> and a key of the",
+        "config file in camelCase; flag > variable > file. A list is a repeated flag, a",
+        "variable with semicolons, or a YAML list.",
+        "",
+        "  --config FILE",
+        *_indented("config file (YAML, `version: v1`)"),
+        "  --print-config",
+        *_indented("print the effective configuration with the source of each value, and exit"),
     ]
-    lines += ["the config file in camelCase; flag > variable > file). A list is a"]
-    lines += ["repeated flag, a variable with semicolons, or a YAML list.", ""]
-    lines += ["  --config FILE", "      config file (YAML, `version: v1`)", "  --print-config"]
-    lines += ["      print the effective configuration with the source of each value, and exit"]
     for name, field in Settings.model_fields.items():
         default = field.default
-        shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-        lines += [f"  {flag_of(name)} VALUE", f"      {field.description}" + (f" [{shown}]" if shown else "")]
+        shown = ", ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        lines += [f"  {flag_of(name)} VALUE", *_indented(f"{field.description}" + (f" [{shown}]" if shown else ""))]
     return "\n".join(lines)
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, 79, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)

@@ -1,0 +1,142 @@
+"""What people hear of: which Event, on which object, as a warning or not, and nothing twice."""
+
+from pathlib import Path
+
+import pytest
+
+from kubeapi.client import Json, Resource
+from kubeapi.events import EventRecorder
+from kubeletplugin.app.notices import NodeNotices
+from kubeletplugin.inventory.model import Inventory, Notice, WithheldGpu
+from kubeletplugin.ledger.model import HeldDevice
+from kubeletplugin.prepare.model import ClaimRef
+from kubeletplugin.slices.compare import DroppedFieldsError
+from kubeletplugin.slices.validate import Problem
+from tests.fakes.clock import VirtualClock
+
+pytestmark = pytest.mark.anyio
+
+BAD = WithheldGpu(3, "GPU-3", "0000:61:00.0", "NVML doesn't say its memory")
+NAMELESS = WithheldGpu(5, "", "", "NVML doesn't answer for it")
+OUT = WithheldGpu(4, "GPU-4", "0000:9d:00.0", "excluded: bad fan", excluded=True)
+
+
+class Written:
+    """Implements kubeapi.events.EventWriter."""
+
+    def __init__(self) -> None:
+        self.events: list[Json] = []
+
+    async def create(self, resource: Resource, body: Json, *, namespace: str = "") -> Json:
+        self.events.append({**body, "written to": namespace})
+        return body
+
+    async def merge_patch(self, resource: Resource, name: str, body: Json, *, namespace: str = "") -> Json:
+        return body
+
+
+class Node:
+    def __init__(self) -> None:
+        self._api = Written()
+        self._recorder = EventRecorder(self._api, controller="gpu.nvidia.com", instance="node-a", clock=VirtualClock())
+        self.notices = NodeNotices(self._recorder, "node-a")
+
+    async def events(self) -> list[Json]:
+        """Since the last call."""
+        await self._recorder.flush()
+        found, self._api.events = self._api.events, []
+        return found
+
+    async def said(self) -> list[tuple[str, str, str]]:
+        return [(event["type"], event["reason"], event["note"]) for event in await self.events()]
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def seen(*withheld: WithheldGpu, notices: tuple[str, ...] = ()) -> Inventory:
+    return Inventory("580.1", withheld=withheld, notices=tuple(Notice("", text) for text in notices))
+
+
+async def test_a_withheld_gpu_is_told_once_and_again_when_the_reason_changes(node: Node) -> None:
+    node.notices.inventory_changed(seen(BAD, NAMELESS))
+    assert await node.said() == [
+        ("Warning", "GPUWithheld", "GPU GPU-3 isn't offered: NVML doesn't say its memory"),
+        ("Warning", "GPUWithheld", "GPU 5 isn't offered: NVML doesn't answer for it"),
+    ]
+    node.notices.inventory_changed(seen(BAD, NAMELESS))
+    assert await node.said() == []
+    node.notices.inventory_changed(seen(WithheldGpu(3, "GPU-3", "", "it is lost")))
+    assert await node.said() == [
+        ("Warning", "GPUWithheld", "GPU GPU-3 isn't offered: it is lost"),
+        ("Normal", "GPUReturned", "GPU 5 isn't withheld any more"),
+    ]
+    node.notices.inventory_changed(seen())
+    assert await node.said() == [("Normal", "GPUReturned", "GPU GPU-3 isn't withheld any more")]
+
+
+async def test_what_the_operator_wanted_is_no_warning(node: Node) -> None:
+    node.notices.inventory_changed(seen(OUT))
+    assert await node.said() == [("Normal", "GPUWithheld", "GPU GPU-4 isn't offered: excluded: bad fan")]
+
+
+async def test_a_notice_is_told_once_while_it_holds(node: Node) -> None:
+    for notices in (("one", "two"), ("two",), ("one", "two")):
+        node.notices.inventory_changed(seen(notices=notices))
+        node.notices.inventory_changed(seen(notices=notices))
+    said = await node.said()
+    assert said == [("Warning", "GPUNotice", "one"), ("Warning", "GPUNotice", "two")]
+
+
+async def test_events_of_the_node_are_found_by_kubectl_describe_node(node: Node) -> None:
+    node.notices.inventory_changed(seen(BAD))
+    (event,) = await node.events()
+    assert event["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "node-a"}
+    assert event["written to"] == "default"
+
+
+async def test_slices(node: Node) -> None:
+    node.notices.not_published("node-a", Problem("gpu-0", "memory", "a quantity is wanted"))
+    node.notices.fields_dropped(DroppedFieldsError("node-a", ()))
+    assert [(kind, reason) for kind, reason, _ in await node.said()] == [
+        ("Warning", "DeviceNotPublished"),
+        ("Warning", "SliceFieldsDropped"),
+    ]
+    node.notices.slice_written("create")
+    node.notices.sync_failed("node-a", RuntimeError("away"), 1.0)
+    assert await node.said() == []
+    assert not node.notices.accepted
+    node.notices.accepted_changed(True)
+    assert node.notices.accepted
+
+
+async def test_a_damaged_ledger_says_where_the_old_one_is(node: Node) -> None:
+    node.notices.ledger_damaged("open the ledger /l.db: malformed", Path("/l.db.damaged-1"))
+    ((kind, reason, note),) = await node.said()
+    assert (kind, reason) == ("Warning", "LedgerDamaged")
+    assert note == "open the ledger /l.db: malformed; it was set aside as /l.db.damaged-1 and begun anew"
+
+
+async def test_a_long_drain_names_pods_and_processes(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    device = HeldDevice("gpu-0", "GPU-0", "GPU-0", True)
+    node.notices.drain_overdue(device, {"pod-1": frozenset({9, 7}), "pod-2": frozenset({8})}, "processes are left")
+    node.notices.drain_overdue(device, {}, "can't look")
+    assert [note for _, _, note in await node.said()] == [
+        "device gpu-0 has been draining for long: processes are left (pod pod-1: pid 7, 9; pod pod-2: pid 8)",
+        "device gpu-0 has been draining for long: can't look",
+    ]
+    with caplog.at_level("INFO"):
+        node.notices.drain_over(device)
+    assert "free again" in caplog.text
+    assert await node.said() == []
+
+
+@pytest.mark.parametrize(("pods", "named"), [(["pod-b", "pod-a"], "pod-a, pod-b"), ([], "none known")])
+async def test_a_moved_claim_is_told_on_the_claim(node: Node, pods: list[str], named: str) -> None:
+    node.notices.claim_moved(ClaimRef("uid-1", "team", "train"), pods)
+    (event,) = await node.events()
+    assert event["regarding"]["kind"] == "ResourceClaim"
+    assert (event["regarding"]["name"], event["written to"], event["type"]) == ("train", "team", "Warning")
+    assert f"delete the pods that use it ({named})" in event["note"]
