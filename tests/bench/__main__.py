@@ -22,24 +22,26 @@ def say(text: str) -> None:
 
 
 async def measure(folder: Path, server: servers.Server) -> Figures:
+    """What doesn't depend on the API server is measured beside the one that counts requests."""
     figures: Figures = {}
+    whole = server.requests() is not None
     node = BenchNode(folder, server)
     await node.start()
     try:
         say(f"{server.label}: starts ...")
         figures |= await measures.starting(node)
         async with node.agent():
-            say(f"{server.label}: idle ...")
-            figures |= await measures.idling(node)
+            if whole:
+                say(f"{server.label}: idle ...")
+                figures |= await measures.idling(node)
+                figures |= await measures.counting(node)
             say(f"{server.label}: calls ...")
-            figures |= await measures.counting(node)
             figures |= await measures.calling(node)
-            figures |= await measures.growing(node)
-        reason = syscalls.missing_requirement()
-        if reason:
-            say(f"durable writes aren't counted: {reason}")
-        else:
-            figures |= await measures.durable(node, await asyncio.to_thread(syscalls.build, folder))
+            if whole:
+                say(f"{server.label}: memory ...")
+                figures |= await measures.growing(node)
+        if whole:
+            figures |= await durable(node, folder)
     except BaseException:
         log = folder / "agent.log"
         say(f"the agent's log ends so:\n{log.read_text()[-3000:] if log.exists() else '(none)'}")
@@ -47,6 +49,13 @@ async def measure(folder: Path, server: servers.Server) -> Figures:
     finally:
         await node.stop()
     return figures
+
+
+async def durable(node: BenchNode, folder: Path) -> Figures:
+    if reason := syscalls.missing_requirement():
+        say(f"durable writes aren't counted: {reason}")
+        return {}
+    return await measures.durable(node, await asyncio.to_thread(syscalls.build, folder))
 
 
 def run(start: Callable[[Path], AbstractContextManager[servers.Server]]) -> tuple[str, Figures]:

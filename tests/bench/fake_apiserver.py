@@ -6,6 +6,7 @@ that it reads it prints the requests so far, as JSON of "verb plural" to a numbe
 
 import asyncio
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tests.contract.kubeapi.certificates import make_certificates
 
 
 async def main(folder: Path) -> None:
+    # It reports every client that ends a watch before it has begun.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     certificates = await asyncio.to_thread(make_certificates, folder)
     async with FakeApiServer(tls=certificates.server) as server:
         print(server.url, flush=True)

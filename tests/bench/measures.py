@@ -18,12 +18,12 @@ from tests.bench.report import Figures, median, spread, times
 
 STARTS = 5
 ROUNDS = 2
-CYCLES = 60
+CYCLES = 50
 LEVELS = (0, 50, 200)
-BATCHES = 12
+BATCHES = 10
 COUNTED = 20
 GROWTH_CYCLES = 250
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 20.0
 IDLE_HELD_SECONDS = 10.0
 SETTLE_SECONDS = 1.0
 

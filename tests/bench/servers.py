@@ -27,7 +27,7 @@ START_SECONDS = 60.0
 
 
 class Server(Protocol):
-    """``requests`` is by "verb plural", None where the server can't tell ours from its own."""
+    """``requests`` is by verb and plural, None where the server can't tell ours from its own."""
 
     @property
     def label(self) -> str: ...
@@ -49,11 +49,13 @@ class FakeServer:
     label: str = "in-memory API server"
 
     def requests(self) -> Counter[str]:
+        """Those that weren't for claims are named with what they were for."""
         if self.process.stdin is None or self.process.stdout is None:
             raise RuntimeError("ask the API server: it was started without pipes")
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return Counter(json.loads(self.process.stdout.readline()))
+        seen: dict[str, int] = json.loads(self.process.stdout.readline())
+        return Counter({name.removesuffix(" resourceclaims"): count for name, count in seen.items()})
 
 
 @dataclass(frozen=True, slots=True)
