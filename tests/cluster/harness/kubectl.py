@@ -65,12 +65,6 @@ class Kubectl:
         found = self.get("pod", pod, "-n", namespace)
         return found["status"]["phase"] if found else "(gone)"
 
-    def wait_running(self, namespace: str, *pods: str, seconds: float = 40) -> None:
-        self.run(
-            "wait", "-n", namespace, "--for=condition=Ready", f"--timeout={seconds:g}s",
-            *(f"pod/{pod}" for pod in pods), timeout=seconds + 10,
-        )  # fmt: skip
-
     def exec(self, namespace: str, pod: str, *command: str, container: str = "") -> str:
         which = ("-c", container) if container else ()
         return self.run("exec", "-n", namespace, pod, *which, "--", *command)
