@@ -12,17 +12,21 @@ from deviceclasses.catalogue import device_classes
 from gpuclaim.cli import output, views
 from gpuclaim.cli.output import Format
 from kubeapi.client import DEVICE_CLASSES, Json
-from kubeapi.errors import ApiError, ConfigError
+from kubeapi.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized, Unreachable
 from kubeapi.rest import connect
 from kubeletplugin.app import settings as agent_settings
 from kubeletplugin.app.hardware import open_hardware
 from kubeletplugin.app.look import look
-from kubeletplugin.errors import AgentError
+from kubeletplugin.errors import AgentError, FatalError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.slices.render import render_slices
 
 app = typer.Typer(
-    help="Kubernetes pods get NVIDIA GPUs by claim.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Kubernetes pods get NVIDIA GPUs by claim.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    # An error is one line then, in a terminal and in a log alike.
+    rich_markup_mode=None,
 )
 
 FIELD_MANAGER = "gpuclaim"
@@ -51,9 +55,12 @@ def _settings(**flags: Any) -> agent_settings.Settings:
         for item in (value if isinstance(value, list) else [value] if value else [])
     ]
     try:
-        return agent_settings.load(words, os.environ)[0].settings
+        effective, warnings = agent_settings.load(words, os.environ)
     except AgentError as error:
-        output.fail(error)
+        output.fail(error, output.USAGE)
+    for warning in warnings:
+        output.warn(warning)
+    return effective.settings
 
 
 def _look(chosen: agent_settings.Settings) -> Inventory:
@@ -61,11 +68,11 @@ def _look(chosen: agent_settings.Settings) -> Inventory:
         try:
             hardware = open_hardware(chosen, Path(folder) / "machine.json")
         except AgentError as error:
-            output.fail(error)
+            output.fail(error, output.USAGE)
         return output.run(look(chosen, hardware), AgentError)
 
 
-@app.command()
+@app.command(short_help="This node's devices, and withheld GPUs with the reason.")
 def inventory(
     machine: Machine = "",
     mig: Mig = None,
@@ -81,7 +88,7 @@ def inventory(
         output.print_data(views.inventory_data(found), form)
 
 
-@app.command()
+@app.command(short_help="The ResourceSlices that would be published.")
 def slices(
     machine: Machine = "",
     mig: Mig = None,
@@ -96,14 +103,16 @@ def slices(
     try:
         rendered = render_slices(found, chosen.node_name or os.uname().nodename.lower())
     except ValueError as error:
-        output.fail(error)
+        output.fail(error, output.USAGE)
+    for text in views.left_out(found):
+        output.warn(text)
     if form is Format.TABLE:
         views.print_slices(rendered)
     else:
         output.print_objects(rendered, form)
 
 
-@app.command()
+@app.command(short_help="On a node: who holds which device since when.")
 def status(
     kubelet_root_dir: Annotated[str, typer.Option(help="the kubelet's --root-dir")] = "", form: Output = Format.TABLE
 ) -> None:
@@ -118,7 +127,7 @@ def status(
         output.print_data(found, form)
 
 
-@app.command("apply-classes")
+@app.command("apply-classes", short_help="Applies our DeviceClasses to the cluster.")
 def apply_classes(
     kubeconfig: Kubeconfig = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the classes, change nothing")] = False,
@@ -128,21 +137,33 @@ def apply_classes(
     if dry_run:
         output.print_objects(classes, Format.YAML)
         return
-    for name in output.run(_apply(kubeconfig, classes), ApiError, ConfigError):
-        print(f"deviceclass.resource.k8s.io/{name} applied")
+    output.run(_apply(kubeconfig, classes), FatalError, ConfigError)
 
 
-async def _apply(kubeconfig: str, classes: list[Json]) -> list[str]:
-    api = await connect(kubeconfig or None)
-    try:
-        applied = []
+async def _apply(kubeconfig: str, classes: list[Json]) -> None:
+    """Says each that is applied at once, since a later one may fail."""
+    async with await connect(kubeconfig or None) as api:
         for body in classes:
             name = body["metadata"]["name"]
-            await api.apply(DEVICE_CLASSES, name, body, field_manager=FIELD_MANAGER)
-            applied.append(name)
-        return applied
-    finally:
-        await api.close()
+            try:
+                await api.apply(DEVICE_CLASSES, name, body, field_manager=FIELD_MANAGER)
+            except ApiError as error:
+                raise FatalError(f"apply DeviceClass {name}: {error}{_advice(error)}") from error
+            print(f"deviceclass.resource.k8s.io/{name} applied")
+
+
+def _advice(error: ApiError) -> str:
+    match error:
+        case Unreachable():
+            return "; check the server's address in the kubeconfig, and the network"
+        case Unauthorized():
+            return "; get new credentials for this cluster (or see --kubeconfig)"
+        case Forbidden():
+            return "; it takes the verbs create and patch on deviceclasses.resource.k8s.io, as a cluster's admin has"
+        case NotFound():
+            return "; it takes Kubernetes 1.34 or newer with resource.k8s.io/v1 served"
+        case _:
+            return ""
 
 
 @app.command()

@@ -13,6 +13,12 @@ from rich.table import Table
 
 T = TypeVar("T")
 
+USAGE = 2
+"""Exit status where what was asked for can't be, as for a flag that there isn't; 1 where it can't be done now."""
+
+_ENDLESS = 10_000
+"""Columns."""
+
 
 class Format(StrEnum):
     TABLE = "table"
@@ -36,19 +42,22 @@ def print_data(data: Any, form: Format) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """As wide as the terminal; without one as wide as it needs, so that grep and less see whole lines."""
+    """As wide as the terminal; without one as wide as it needs, so that grep and less see whole lines. Cells are
+    plain text, whatever brackets a reason has."""
     table = Table(*columns, box=None, pad_edge=False, header_style="bold", title=title or None, title_justify="left")
     for row in rows:
         table.add_row(*row)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=400)
-    console.print(table)
+    width = None if sys.stdout.isatty() else _ENDLESS
+    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
 
 
-def fail(message: object) -> NoReturn:
+def warn(message: object) -> None:
     print(f"gpuclaim: {message}", file=sys.stderr)
-    sys.exit(1)
+
+
+def fail(message: object, status: int = 1) -> NoReturn:
+    warn(message)
+    sys.exit(status)
 
 
 def run(work: Coroutine[Any, Any, T], *expected: type[Exception]) -> T:

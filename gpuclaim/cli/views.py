@@ -1,10 +1,13 @@
 """How inventory, slices and status look as tables, and as plain data."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from gpuclaim.cli.output import print_table
 from kubeapi.client import Json
 from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.slices.pool import device_json
+from kubeletplugin.slices.validate import check_devices
 
 
 def inventory_data(inventory: Inventory) -> dict[str, Any]:
@@ -50,6 +53,14 @@ def print_inventory(inventory: Inventory) -> None:
         )
     for notice in inventory.notices:
         print(f"note: {notice.text}")
+
+
+def left_out(inventory: Inventory) -> Iterator[str]:
+    """What the node has and its slices haven't."""
+    for gpu in inventory.withheld:
+        yield f"GPU {gpu.uuid or gpu.pci_bus_id or gpu.index} isn't offered: {gpu.reason}"
+    for problem in check_devices(device_json(device) for device in inventory.devices).problems:
+        yield str(problem)
 
 
 def _unified(attributes: Any) -> bool:

@@ -138,7 +138,8 @@ def _from_flags(arguments: Sequence[str]) -> dict[str, Any]:
             value = queue.pop(0)
         name = names[flag]
         if _is_list(name):
-            values.setdefault(name, []).append(value)
+            # An empty one makes the list empty, whatever variable or file say.
+            values.setdefault(name, []).extend([value] if value else [])
         elif name in values:
             raise FatalError(f"flag {flag} is given twice")
         else:

@@ -59,6 +59,8 @@ def test_a_list_of_a_higher_source_replaces_the_lower_one(tmp_path: Path) -> Non
     path = config_file(tmp_path, "version: v1\ndriverRoots: [/a, /b]\n")
     effective = load("--driver-roots=/c", env={"GPUCLAIM_CONFIG": str(path)})
     assert effective.settings.driver_roots == ("/c",)
+    assert load("--driver-roots=", env={"GPUCLAIM_CONFIG": str(path)}).settings.driver_roots == ()
+    assert load(env={"GPUCLAIM_CONFIG": str(path), "GPUCLAIM_DRIVER_ROOTS": ""}).settings.driver_roots == ()
 
 
 @pytest.mark.parametrize("spelling", ["--config=", "--config ", "variable"])
