@@ -82,12 +82,13 @@ async def test_what_the_operator_wanted_is_no_warning(node: Node) -> None:
     assert await node.said() == [("Normal", "GPUWithheld", "GPU GPU-4 isn't offered: excluded: bad fan")]
 
 
-async def test_a_notice_is_told_once_while_it_holds(node: Node) -> None:
+async def test_a_notice_is_told_once_while_it_holds(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     for notices in (("one", "two"), ("two",), ("one", "two")):
         node.notices.inventory_changed(seen(notices=notices))
         node.notices.inventory_changed(seen(notices=notices))
     said = await node.said()
     assert said == [("Warning", "GPUNotice", "one"), ("Warning", "GPUNotice", "two")]
+    assert [record.getMessage() for record in caplog.records] == ["one", "two", "one"]
 
 
 async def test_events_of_the_node_are_found_by_kubectl_describe_node(node: Node) -> None:
