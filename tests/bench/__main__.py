@@ -35,11 +35,10 @@ async def measure(folder: Path, server: servers.Server) -> Figures:
                 say(f"{server.label}: idle ...")
                 figures |= await measures.idling(node)
                 figures |= await measures.counting(node)
-            say(f"{server.label}: calls ...")
-            figures |= await measures.calling(node)
-            if whole:
                 say(f"{server.label}: memory ...")
                 figures |= await measures.growing(node)
+            say(f"{server.label}: calls ...")
+            figures |= await measures.calling(node)
         if whole:
             figures |= await durable(node, folder)
     except BaseException:

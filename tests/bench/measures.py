@@ -31,8 +31,9 @@ SETTLE_SECONDS = 1.0
 async def starting(node: BenchNode) -> Figures:
     """Starts and stops agents of its own."""
     starts, imports = [], []
+    await _seconds_to_import(node)
     for _ in range(STARTS):
-        imports.append(await _python("import kubeletplugin.app.agent, kubeletplugin.app.main"))
+        imports.append(await _seconds_to_import(node))
         starts.append(await node.seconds_until_published())
         await node.stop_agent()
         await node.wipe_slices()
@@ -233,10 +234,11 @@ def _listed(counts: Counter[str], of: float) -> str:
     return ", ".join(f"{rate:.3g} {name}" for rate, name in rates if rate >= 0.05) or "none"
 
 
-async def _python(code: str) -> float:
-    """Seconds that a fresh interpreter takes for it."""
+async def _seconds_to_import(node: BenchNode) -> float:
+    """What the agent uses, in a fresh interpreter."""
+    code = "import kubeletplugin.app.agent, kubeletplugin.app.main"
     begun = time.perf_counter()
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=node.environment)
     if await process.wait() != 0:
         raise RuntimeError(f"run {code!r}: it failed")
     return time.perf_counter() - begun

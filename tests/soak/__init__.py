@@ -1,0 +1,1 @@
+"""What is too long for CI, on a real node: `make soak`."""

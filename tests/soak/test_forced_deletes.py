@@ -1,0 +1,105 @@
+"""One GPU, and pods that are deleted by force while the next one waits, or under whose name the next one is made.
+
+The old pod's processes ignore SIGTERM and live on for seconds, while the API has forgotten them. At no moment may two
+pods have processes, seen from the cgroups every few milliseconds: a pod gets its first one, the pause process, only
+after its Prepare was answered.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from tests.cluster.harness.agent import Agent
+from tests.cluster.objects import container, pod, template
+from tests.cluster.test_faults import STUBBORN, for_gpu, processes_of
+from tests.cluster.world import World
+from tests.soak.conftest import Repeats, Tell
+from tests.soak.waking import Failures
+
+RACES = 50
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Looks which of the pods have processes; ``ended`` has when each was last seen to have some (monotonic)."""
+
+    pods: dict[str, str] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)
+    began: dict[str, float] = field(default_factory=dict)
+    doubles: list[str] = field(default_factory=list)
+    looks: int = 0
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        while not self._stop.wait(0.01):
+            now = time.monotonic()
+            alive = {uid: found for uid in list(self.pods) if (found := processes_of(uid))}
+            for uid in alive:
+                self.began.setdefault(uid, now)
+                self.ended[uid] = now
+            if len(alive) > 1:
+                self.doubles.append(str({self.pods[uid]: sorted(pids) for uid, pids in alive.items()}))
+            self.looks += 1
+
+    def add(self, world: World, name: str) -> str:
+        uid: str = world.kubectl.json("get", "pod", name, "-n", world.namespace)["metadata"]["uid"]
+        self.pods[uid] = name
+        return uid
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+def test_never_two_at_once(agent: Agent, world: World, repeats: Repeats, tell: Tell) -> None:
+    races, failures, watcher, gaps = repeats(RACES), Failures(world), Watcher(), []
+    world.create(template("that", for_gpu(world, "gpu-0")))
+    thread = threading.Thread(target=watcher.run)
+    thread.start()
+    try:
+        name, uid = "pod-0", _new(world, watcher, "pod-0")
+        _wait_running(world, name, failures)
+        for number in range(1, races + 1):
+            waits = number % 2 == 0
+            successor = f"pod-{number}" if waits else name
+            if waits:
+                new = _new(world, watcher, successor)
+            world.delete(f"pod/{name}", force=True, wait=False)
+            if not waits:
+                gone = lambda name=name, uid=uid: _uid(world, name) != uid  # noqa: E731
+                world.kubectl.wait("the old object is gone", gone)
+                new = _new(world, watcher, successor)
+            _wait_running(world, successor, failures)
+            gaps.append(watcher.began[new] - watcher.ended[uid])
+            watcher.pods.pop(uid)
+            name, uid = successor, new
+    finally:
+        watcher.stop()
+        thread.join()
+    gaps.sort()
+    tell(
+        races=races,
+        looks=watcher.looks,
+        seconds_from_end_to_start=f"{gaps[len(gaps) // 2]:.2f} ({gaps[0]:.2f} to {gaps[-1]:.2f})",
+        kubelets_own_faults=failures.kubelets,
+        other_faults=sum(failures.messages.values()),
+    )
+    assert watcher.doubles == []
+    assert failures.messages == {}
+
+
+def _new(world: World, watcher: Watcher, name: str) -> str:
+    world.create(pod(name, template_name="that", containers=[container(command=STUBBORN)]))
+    return watcher.add(world, name)
+
+
+def _uid(world: World, name: str) -> str:
+    found = world.kubectl.get("pod", name, "-n", world.namespace)
+    return found["metadata"]["uid"] if found else ""
+
+
+def _wait_running(world: World, name: str, failures: Failures) -> None:
+    def running() -> bool:
+        failures.collect()
+        return world.kubectl.phase(world.namespace, name) == "Running"
+
+    world.kubectl.wait(f"{name} running", running, 60)
