@@ -11,7 +11,7 @@ from kubeletplugin.app.specs import HostSpecs
 from kubeletplugin.cdi.api import ClaimDevice
 from kubeletplugin.cdi.driver import DRIVER_FILE
 from kubeletplugin.cdi.roots import DriverRoot
-from kubeletplugin.errors import ClaimError
+from kubeletplugin.errors import ClaimError, RecoverableError
 from kubeletplugin.inventory.reading import Surroundings
 from kubeletplugin.inventory.sysfs import Sysfs
 from kubeletplugin.nvml.simulated import open_node
@@ -39,6 +39,10 @@ class Host:
         self.machine.age()
         return DriverRoot(self.machine.root / root.lstrip("/"), root or "/")
 
+    def make_nodes(self, root: str) -> None:
+        for name in ("nvidiactl", "nvidia0"):
+            self.machine.put(f"{root}/dev/{name}")
+
     def specs(self) -> HostSpecs:
         return HostSpecs(self.machine.writer, self.hardware)
 
@@ -50,12 +54,13 @@ class Host:
         edits = self.written(DRIVER_FILE)["containerEdits"]
         return {mount["hostPath"] for mount in edits.get("mounts", ()) if "libcuda" in mount["hostPath"]}
 
-    def gpu_node(self, specs: HostSpecs) -> dict[str, Any]:
+    def gpu_node(self, specs: HostSpecs) -> str:
+        """Where the host has the node that a claim gets."""
         name = specs.cdi_name(UID, "gpu-0")
         specs.write(UID, [ClaimDevice(name, gpu(0))])
         (file,) = (path.name for path in self.machine.cdi.iterdir() if UID in path.name)
-        node: dict[str, Any] = self.written(file)["devices"][0]["containerEdits"]["deviceNodes"][0]
-        return node
+        node = self.written(file)["devices"][0]["containerEdits"]["deviceNodes"][0]
+        return str(node.get("hostPath", node["path"]))
 
 
 @pytest.fixture
@@ -96,11 +101,40 @@ def test_device_nodes_of_a_driver_container_are_used_once_it_has_made_them(host:
     host.found = host.install(CONTAINER)
     specs = host.specs()
     specs.refresh(VERSION)
-    assert host.gpu_node(specs)["hostPath"] == "/dev/nvidia0"
-    host.machine.put(f"{CONTAINER}/dev/nvidiactl")
-    host.machine.put(f"{CONTAINER}/dev/nvidia0")
+    assert host.gpu_node(specs) == "/dev/nvidia0"
+    host.make_nodes(CONTAINER)
     specs.refresh(VERSION)
-    assert host.gpu_node(specs)["hostPath"] == f"{CONTAINER}/dev/nvidia0"
+    assert host.gpu_node(specs) == f"{CONTAINER}/dev/nvidia0"
+
+
+def test_a_claim_isnt_refused_for_a_node_that_the_driver_container_has_made_since_the_last_look(host: Host) -> None:
+    host.found = host.install(CONTAINER)
+    specs = host.specs()
+    specs.refresh(VERSION)
+    for node in (host.machine.root / "dev").iterdir():
+        node.unlink()
+    with pytest.raises(ClaimError, match="/dev/nvidia0 is missing"):
+        host.gpu_node(specs)
+    host.make_nodes(CONTAINER)
+    assert host.gpu_node(specs) == f"{CONTAINER}/dev/nvidia0"
+    (control,) = host.written(DRIVER_FILE)["containerEdits"]["deviceNodes"]
+    assert control["hostPath"] == f"{CONTAINER}/dev/nvidiactl", "the claim's container needs these too"
+
+
+def test_a_root_that_couldnt_be_followed_is_followed_at_the_next_look(host: Host) -> None:
+    host.found = host.install(CONTAINER)
+    specs = host.specs()
+    specs.refresh(VERSION)
+    host.make_nodes(CONTAINER)
+    host.machine.cdi.rename(aside := host.machine.cdi.with_name("aside"))
+    host.machine.cdi.touch()
+    with pytest.raises(RecoverableError):
+        specs.refresh(VERSION)
+    host.machine.cdi.unlink()
+    aside.rename(host.machine.cdi)
+    specs.refresh(VERSION)
+    nodes = host.written(DRIVER_FILE)["containerEdits"]["deviceNodes"]
+    assert [node["hostPath"] for node in nodes] == [f"{CONTAINER}/dev/nvidiactl"]
 
 
 def test_claims_are_written_and_found_whichever_root_counts(host: Host) -> None:
