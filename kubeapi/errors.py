@@ -77,3 +77,14 @@ def from_status(status: int, reason: str, message: str, *, retry_after: float | 
     if reason == "AlreadyExists":
         kind = AlreadyExists
     return kind(status, reason, message, retry_after=retry_after)
+
+
+def explain(error: Exception) -> str:
+    """Its text, with what to do where the server's words don't say."""
+    match error:
+        case Forbidden():
+            return f"{error}; apply deploy/manifests, and check the ClusterRole of this user and its binding"
+        case Unauthorized():
+            return f"{error}; check the service account (or the kubeconfig) whose credentials are used"
+        case _:
+            return str(error)

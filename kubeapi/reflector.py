@@ -8,7 +8,8 @@ stale version and never lists again. What callers may rely on:
   went away while nobody watched is a DELETED with its last known body, one that was replaced under the same name a
   DELETED and an ADDED.
 - There is one request at a time: never two watches.
-- Errors don't end it: it tries again for ever, with back-off and jitter, and keeps count for those who ask.
+- Errors don't end it: it tries again for ever, with back-off and jitter, and keeps count for those who ask. Each is
+  logged once while the trouble lasts, and so is its end.
 
 A watch that broke without a word from the server is resumed where it was (the server answers 410 if that is too
 long ago), so that an API server that restarts isn't met by full lists from every node. An error that the server sent
@@ -25,6 +26,7 @@ from typing import Literal, Protocol
 
 from kubeapi.backoff import Backoff, Clock
 from kubeapi.client import Json, Page, Resource, WatchEvent
+from kubeapi.complaints import Complaints
 from kubeapi.errors import ApiError, Gone, TooManyRequests, Unreachable
 
 _log = logging.getLogger(__name__)
@@ -127,6 +129,8 @@ class Reflector:
         self._version = ""
         self._heard = 0
         self._mute = 0
+        self._complaints = Complaints(_log, f"list and watch {resource.plural}")
+        self._list_failed = False
         self._subscribers: list[Callable[[Change], None]] = []
         self._running = False
         self.synced = asyncio.Event()
@@ -155,9 +159,11 @@ class Reflector:
         self._running = True
         try:
             while True:
+                listing = not self._version
                 try:
                     await self._step()
                 except ApiError as e:
+                    self._list_failed = listing
                     await self._failed(e)
         finally:
             self._running = False
@@ -173,6 +179,7 @@ class Reflector:
         except _Silent:
             self.stats.silent_watches += 1
             _log.info("watch of %s silent for %.0f s, resuming it", self._resource.plural, self._silence)
+            return
         except ApiError as e:
             if not isinstance(e, Unreachable | TooManyRequests):
                 self._version = ""
@@ -185,13 +192,16 @@ class Reflector:
                     self._version = ""
         if self._heard == heard and length < _SHORT_WATCH:
             raise Unreachable(f"watch {self._resource.plural}: the server ended the watch at once")
+        self._complaints.healed()
 
     async def _failed(self, error: ApiError) -> None:
         self.stats.errors += 1
         self.stats.last_error = str(error)
         delay = self._backoff.next(error.retry_after)
-        level = logging.INFO if isinstance(error, Gone) else logging.WARNING
-        _log.log(level, "list and watch %s: %s; again in %.1f s", self._resource.plural, error, delay)
+        if isinstance(error, Gone):
+            _log.info("list %s anew in %.1f s: %s", self._resource.plural, delay, error)
+        else:
+            self._complaints.failed(error, delay)
         await self._clock.sleep(delay)
 
     def _contact(self) -> None:
@@ -209,6 +219,10 @@ class Reflector:
         self._replace(found)
         self._version = version
         self.synced.set()
+        # A list that works is no news where it is the watch that fails: they take turns then.
+        if self._list_failed:
+            self._list_failed = False
+            self._complaints.healed()
 
     async def _pages(self, size: int) -> tuple[dict[Key, Json], str]:
         found: dict[Key, Json] = {}
@@ -280,6 +294,7 @@ class Reflector:
             self._heard += 1
             self._mute = 0
             self._backoff.reset()
+            self._complaints.healed()
             self._take(event)
 
     async def _until_silent(self) -> None:

@@ -6,21 +6,18 @@ limit and no retry of its own, apart from one try with fresh credentials after a
 urgent it is, only the caller knows.
 """
 
-import contextlib
-import ipaddress
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from kubeapi.credentials import Connection, ConnectionSource
 from kubeapi.errors import ConfigError
 from kubeapi.failures import from_exception, from_response, from_status_object, not_json
+from kubeapi.proxy import environment_proxy
 
 _KEEPALIVE = 75.0
 """Seconds an idle connection is kept: below the API server's 90, so that it is we who close it. Long, because a new
@@ -159,7 +156,7 @@ class Transport:
             allow_redirects=False,
             ssl=connection.tls if connection.tls is not None else True,
             server_hostname=connection.server_hostname or None,
-            proxy=connection.proxy or _environment_proxy(connection.url),
+            proxy=connection.proxy or environment_proxy(connection.url),
         )
 
 
@@ -173,19 +170,3 @@ def _frame(url: str, line: bytes) -> dict[str, Any]:
     if parsed.get("type") == "ERROR":
         raise from_status_object(parsed.get("object") or {}, status=500)
     return parsed
-
-
-def _environment_proxy(url: str) -> str | None:
-    """As every Kubernetes client does, so never for this machine itself; not aiohttp's trust_env, which also reads
-    ~/.netrc for each request."""
-    proxies = getproxies()
-    parts = urlsplit(url)
-    if parts.scheme not in proxies or _is_loopback(parts.hostname or "") or proxy_bypass(parts.netloc):
-        return None
-    return proxies[parts.scheme]
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"

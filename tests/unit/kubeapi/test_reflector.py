@@ -315,6 +315,78 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_called_in_a_loop() 
         assert "ended the watch at once" in rig.reflector.stats.last_error
 
 
+def told_lines(caplog: pytest.LogCaptureFixture, level: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == level]
+
+
+async def test_a_server_that_is_away_is_told_once_per_cause_and_so_is_its_return(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    rig = Rig()
+    rig.api.list_errors = [Unreachable("refused"), Unreachable("no answer")] * 5
+    async with rig.running():
+        await rig.clock.advance(300)
+        assert rig.reflector.stats.errors == 10
+        first, second = told_lines(caplog, "WARNING")
+        assert first.startswith("list and watch resourceslices: refused; again in ")
+        assert second.startswith("list and watch resourceslices: no answer; again in ")
+        assert told_lines(caplog, "INFO").count("list and watch resourceslices: works again") == 1
+        caplog.clear()
+        rig.api.end_watches(Unreachable("refused"))
+        await rig.clock.advance(1)
+        assert len(told_lines(caplog, "WARNING")) == 1, "a new trouble"
+
+
+async def test_a_watch_that_is_forbidden_while_the_list_is_not_is_told_once_with_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    rig = Rig()
+    rig.api.watch_errors = [Forbidden(403, "Forbidden", "may not watch")] * 20
+    async with rig.running():
+        await rig.clock.advance(100)
+        assert rig.reflector.stats.errors > 5
+        (line,) = told_lines(caplog, "WARNING")
+        assert "may not watch (403 Forbidden); apply deploy/manifests, and check the ClusterRole" in line
+        assert told_lines(caplog, "INFO") == []
+        rig.api.watch_errors = []
+        await rig.clock.advance(60)
+        rig.api.put("a")
+        await rig.clock.settle()
+        assert told_lines(caplog, "INFO") == ["list and watch resourceslices: works again"]
+
+
+async def test_a_watch_that_went_on_after_a_failure_heals_without_an_event(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    rig = Rig()
+    async with rig.running():
+        rig.api.end_watches(Unreachable("refused"))
+        await rig.clock.advance(50)
+        assert "works again" not in caplog.text
+        rig.api.end_watches()
+        await rig.clock.settle()
+        assert told_lines(caplog, "INFO") == ["list and watch resourceslices: works again"]
+
+
+async def test_silence_is_no_sign_of_health(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    rig = Rig(silence=100)
+    async with rig.running():
+        rig.api.end_watches(Unreachable("refused"))
+        await rig.clock.advance(102)
+        assert rig.reflector.stats.silent_watches == 1
+        assert "works again" not in caplog.text
+
+
+async def test_a_version_that_is_too_old_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    async with rig.running():
+        rig.api.end_watches(Gone(410, "Expired", "too old"))
+        await rig.clock.advance(1)
+    assert told_lines(caplog, "WARNING") == []
+
+
 async def test_it_runs_once() -> None:
     rig = Rig()
     async with rig.running():
