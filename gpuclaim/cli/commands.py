@@ -104,12 +104,12 @@ def slices(
         rendered = render_slices(found, chosen.node_name or os.uname().nodename.lower())
     except ValueError as error:
         output.fail(error, output.USAGE)
-    for text in views.left_out(found):
+    for text in views.left_out(found, rendered.problems):
         output.warn(text)
     if form is Format.TABLE:
-        views.print_slices(rendered)
+        views.print_slices(rendered.slices)
     else:
-        output.print_objects(rendered, form)
+        output.print_objects(list(rendered.slices), form)
 
 
 @app.command(short_help="On a node: who holds which device since when.")

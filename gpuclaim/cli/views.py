@@ -1,13 +1,12 @@
 """How inventory, slices and status look as tables, and as plain data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuclaim.cli.output import print_table
 from kubeapi.client import Json
 from kubeletplugin.inventory.model import Inventory
-from kubeletplugin.slices.pool import device_json
-from kubeletplugin.slices.validate import check_devices
+from kubeletplugin.slices.validate import Problem
 
 
 def inventory_data(inventory: Inventory) -> dict[str, Any]:
@@ -55,12 +54,11 @@ def print_inventory(inventory: Inventory) -> None:
         print(f"note: {notice.text}")
 
 
-def left_out(inventory: Inventory) -> Iterator[str]:
-    """What the node has and its slices haven't."""
+def left_out(inventory: Inventory, problems: Iterable[Problem]) -> Iterator[str]:
+    """What the node has and its slices haven't; ``problems`` as of rendering them."""
     for gpu in inventory.withheld:
         yield f"GPU {gpu.uuid or gpu.pci_bus_id or gpu.index} isn't offered: {gpu.reason}"
-    for problem in check_devices(device_json(device) for device in inventory.devices).problems:
-        yield str(problem)
+    yield from map(str, problems)
 
 
 def _unified(attributes: Any) -> bool:
@@ -73,7 +71,7 @@ def _shown(attribute: Any, suffix: str = "") -> str:
     return f"{text} {suffix}".strip()
 
 
-def print_slices(slices: list[Json]) -> None:
+def print_slices(slices: Iterable[Json]) -> None:
     rows = []
     for piece in slices:
         for device in piece["spec"].get("devices", []):

@@ -2,16 +2,17 @@
 
 When it writes: at once when the wanted devices change; at once when somebody else changed or deleted a slice, for
 ever (a kubelet that starts wipes them, once even 17 s after the driver's registration, and a node without slices gets
-no pods); again after an error, with back-off and jitter per pool. When nothing changed, also at a restart, it writes
-nothing.
+no pods), unless that becomes a fight (pace); again after an error, with back-off and jitter per pool. When nothing
+changed, also at a restart, it writes nothing.
 
 What can't be published costs only itself. Devices are validated here first; what the server drops or refuses by name
 is learnt from its answers (exclusions). A pool that is refused as a whole (422, no device named) isn't sent again
 until the wanted state changes or a long time has passed.
 
-``stop`` ends writing and never deletes a slice: the next instance takes them over as they are. The lease's fence
-isn't held while writing, since API calls may hang; two writers for a moment do no harm, because every write carries
-the version that it is based on and the one that stays repairs the rest.
+``stop`` ends writing and never deletes a slice: the next instance takes them over as they are. What was known of the
+server ends with it: ``start`` looks before it writes, since another instance may have served meanwhile. The lease's
+fence isn't held while writing, since API calls may hang; two writers for a moment do no harm, because every write
+carries the version that it is based on and the one that stays repairs the rest.
 """
 
 import asyncio
@@ -19,17 +20,19 @@ import contextlib
 import logging
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kubeapi.backoff import Backoff
 from kubeapi.client import NODES, RESOURCE_SLICES, KubeApi
+from kubeapi.complaints import Complaints
 from kubeapi.errors import ApiError, Invalid
 from kubeapi.reflector import Change, Reflector
 from kubeletplugin.clock import Clock
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.slices.compare import DroppedField, DroppedFieldsError, dropped_fields
 from kubeletplugin.slices.exclusions import Exclusions
+from kubeletplugin.slices.pace import REFILL_SECONDS, RepairPace
 from kubeletplugin.slices.pool import Pool, PoolContent, Publisher, cut_pool, device_json, new_slice
 from kubeletplugin.slices.store import SliceStore
 from kubeletplugin.slices.sync import Plan, PoolSync, SliceGone, SliceRefused, WriteVerb
@@ -38,7 +41,7 @@ from kubeletplugin.slices.validate import Checked, Problem, check_devices
 _log = logging.getLogger(__name__)
 
 GUARD_SECONDS = 0.02
-"""Least time between two looks at a pool: somebody who deletes in a loop can't make us spin."""
+"""Least time between two looks at a pool, so that the slices of one wipe are repaired together."""
 REFUSED_SECONDS = 300.0
 """How long a refused pool or device isn't tried again: only another server or policy would take it."""
 NODE_UID_SECONDS = 60.0
@@ -58,7 +61,7 @@ class SliceObserver(Protocol):
         """The server doesn't keep fields that were sent; devices with them are told as not published, too."""
 
     def sync_failed(self, pool: str, error: Exception, retry_in: float) -> None:
-        """``retry_in`` in seconds. Logged already."""
+        """``retry_in`` in seconds. Told at every try; logged already, once."""
 
     def accepted_changed(self, accepted: bool) -> None:
         """Whether the server holds exactly what is wanted."""
@@ -67,14 +70,23 @@ class SliceObserver(Protocol):
 @dataclass(slots=True)
 class _PoolState:
     """``due`` is a Clock.monotonic(), None while there is nothing to do. ``asked``: something changed since the last
-    attempt. ``failing``: that attempt failed."""
+    attempt. ``failing``: that attempt failed. ``undo``: the paces of what others did since. Deletions have a pace of
+    their own: nobody's changes delay what a wipe needs."""
 
     backoff: Backoff
+    complaints: Complaints
     due: float | None = None
     last_attempt: float = float("-inf")
     asked: bool = False
     failing: bool = False
     refused_until: float = 0.0
+    deletions: RepairPace = field(default_factory=RepairPace)
+    changes: RepairPace = field(default_factory=RepairPace)
+    undo: list[RepairPace] = field(default_factory=list)
+
+    def forget_failure(self) -> None:
+        self.failing = False
+        self.backoff.reset()
 
 
 class SliceController:
@@ -98,14 +110,6 @@ class SliceController:
         self._store = SliceStore(clock)
         self._sync = PoolSync(api, self._store, observer.slice_written)
         self._exclusions = Exclusions()
-        self._reflector = Reflector(
-            api,
-            RESOURCE_SLICES,
-            clock=clock,
-            field_selector=f"spec.driver={driver},spec.nodeName={node_name}",
-            rng=self._rng,
-        )
-        self._reflector.subscribe(self._told)
         self._wanted: Mapping[str, PoolContent] | None = None
         self._problems: dict[str, frozenset[Problem]] = {}
         self._states: dict[str, _PoolState] = {}
@@ -132,7 +136,7 @@ class SliceController:
         for name in self._all_pools():
             if before is None or before.get(name) != pools.get(name):
                 self._exclusions.forget_refused(name)
-                self._succeeded(self._state(name))
+                self._state(name).forget_failure()
                 self._set_accepted(False)
                 self._look(name)
 
@@ -174,10 +178,20 @@ class SliceController:
         """Begins to watch and write. RuntimeError when it runs already."""
         if self._tasks:
             raise RuntimeError("slice controller runs already")
+        self._store = SliceStore(self._clock)
+        self._sync = PoolSync(self._api, self._store, self._observer.slice_written)
+        self._states.clear()
+        reflector = self._new_reflector()
         self._tasks = [
-            asyncio.create_task(self._reflector.run(), name="slices: watch"),
-            asyncio.create_task(self._run(), name="slices: write"),
+            asyncio.create_task(reflector.run(), name="slices: watch"),
+            asyncio.create_task(self._run(reflector.synced), name="slices: write"),
         ]
+
+    def _new_reflector(self) -> Reflector:
+        mine = f"spec.driver={self._publisher.driver},spec.nodeName={self._publisher.node_name}"
+        reflector = Reflector(self._api, RESOURCE_SLICES, clock=self._clock, field_selector=mine, rng=self._rng)
+        reflector.subscribe(self._told)
+        return reflector
 
     async def stop(self) -> None:
         """No write begins after this is called; returns when the last one has ended or been given up."""
@@ -189,8 +203,8 @@ class SliceController:
                 await task
         self._set_accepted(False)
 
-    async def _run(self) -> None:
-        await self._reflector.synced.wait()
+    async def _run(self, synced: asyncio.Event) -> None:
+        await synced.wait()
         for name in self._all_pools():
             self._look(name)
         while True:
@@ -236,19 +250,24 @@ class SliceController:
         if pool is None:
             return
         # A change by others doesn't shorten a back-off, unless they took a slice away: that is repaired at once.
-        if not self._state(pool).failing or change.type == "DELETED":
-            self._look(pool)
+        state, deleted = self._state(pool), change.type == "DELETED"
+        if state.failing and not deleted:
+            return
+        pace = state.deletions if deleted else state.changes
+        if pace not in state.undo:
+            state.undo.append(pace)
+        self._look(pool, pace.earliest(self._clock.monotonic()))
 
-    def _look(self, pool: str) -> None:
+    def _look(self, pool: str, not_before: float = 0.0) -> None:
         state = self._state(pool)
-        due = max(self._clock.monotonic(), state.last_attempt + GUARD_SECONDS)
+        due = max(self._clock.monotonic(), state.last_attempt + GUARD_SECONDS, not_before)
         state.due = due if state.due is None else min(state.due, due)
         state.asked = True
         self._wake.set()
 
     def _state(self, pool: str) -> _PoolState:
         if pool not in self._states:
-            self._states[pool] = _PoolState(Backoff(rng=self._rng))
+            self._states[pool] = _PoolState(Backoff(rng=self._rng), Complaints(_log, f"pool {pool}: write slices"))
         return self._states[pool]
 
     # --- one look ---
@@ -258,51 +277,67 @@ class SliceController:
         state.due = None
         state.asked = False
         state.last_attempt = self._clock.monotonic()
+        undo, state.undo = state.undo, []
         if self._exclusions.has_refused(name) and state.last_attempt >= state.refused_until:
             self._exclusions.forget_refused(name)
         try:
-            await self._bring_about(name, state)
+            await self._bring_about(name, state, undo)
         except Invalid as error:
             self._failed(name, state, error, REFUSED_SECONDS)
         except ApiError as error:
             self._failed(name, state, error, state.backoff.next(error.retry_after))
         except Exception as error:
-            _log.exception("pool %s: sync", name)
             self._failed(name, state, error, state.backoff.next())
         else:
-            self._succeeded(state)
+            state.forget_failure()
+            state.complaints.healed()
             if self._exclusions.has_refused(name):
                 state.due = state.refused_until
 
     def _failed(self, name: str, state: _PoolState, error: Exception, retry_in: float) -> None:
         state.failing = True
         state.due = self._clock.monotonic() + retry_in
-        _log.warning("pool %s: write slices: %s; again in %.1f s", name, error, retry_in)
+        state.complaints.failed(error, retry_in)
         self._set_accepted(False)
         self._observer.sync_failed(name, error, retry_in)
 
-    def _succeeded(self, state: _PoolState) -> None:
-        state.failing = False
-        state.backoff.reset()
+    def _count_repair(self, name: str, undo: list[RepairPace]) -> None:
+        """Once per attempt that writes. ``undo`` is emptied."""
+        used_up = [pace for pace in undo if pace.repaired(self._clock.monotonic())]
+        undo.clear()
+        if used_up:
+            _log.warning(
+                "pool %s: somebody keeps changing or deleting its ResourceSlices; they are put right every %.0f s from"
+                " now on. Look for another driver named %s on this node, for mutating webhooks, and in the slices'"
+                " metadata.managedFields",
+                name,
+                REFILL_SECONDS,
+                self._publisher.driver,
+            )
 
-    async def _bring_about(self, name: str, state: _PoolState) -> None:
+    async def _bring_about(self, name: str, state: _PoolState, undo: list[RepairPace]) -> None:
         """Every round but the last learns of something more that is gone or has to be left out."""
         content = (self._wanted or {}).get(name)
         if content is None:
-            await self._sync.delete(self._store.in_pool(name))
+            if obsolete := self._store.in_pool(name):
+                self._count_repair(name, undo)
+                await self._sync.delete(obsolete)
             return
         while True:
             pool, problems = self._publishable(name, content)
             self._tell_problems(name, problems)
             plan = self._sync.plan(self._publisher, pool)
             if plan.is_empty:
-                return
+                break
             self._set_accepted(False)
+            self._count_repair(name, undo)
             if plan.creates:
                 await self._read_node_uid()
                 plan = self._sync.plan(self._publisher, pool)
             if not await self._write(name, pool, plan, state):
-                return
+                break
+        # Not before: what is tried again, and refused again, is no news.
+        self._problems[name] = frozenset(problems)
 
     async def _write(self, name: str, pool: Pool, plan: Plan, state: _PoolState) -> bool:
         """Whether something was learnt that makes another plan necessary."""
@@ -327,9 +362,9 @@ class SliceController:
         return cut_pool(name, left), checked.problems + problems
 
     def _tell_problems(self, pool: str, problems: Iterable[Problem]) -> None:
-        current = frozenset(problems)
-        new = current - self._problems.get(pool, frozenset())
-        self._problems[pool] = current
+        known = self._problems.get(pool, frozenset())
+        new = frozenset(problems) - known
+        self._problems[pool] = known | new
         for problem in sorted(new, key=str):
             self._observer.not_published(pool, problem)
 

@@ -49,8 +49,11 @@ class Exclusions:
         devices = pool.slices[index].devices
         named = {int(number) for number in _REFUSED_DEVICE.findall(refusal.message)}
         refused = [devices[number] for number in sorted(named) if number < len(devices)]
+        # Before that is the slice's name, another one at each create: the same problem would look new every time.
+        _, _, causes = refusal.message.partition(" is invalid: ")
         for device in refused:
-            self._refused.setdefault(pool.name, {})[repr(device)] = f"the API server refuses it: {refusal.message}"
+            reason = f"the API server refuses it: {causes or refusal.message}"
+            self._refused.setdefault(pool.name, {})[repr(device)] = reason
         return bool(refused)
 
     def has_refused(self, pool: str) -> bool:

@@ -160,7 +160,7 @@ async def test_a_dry_run_leaves_nothing(agent: Agent, server: FakeApiServer) -> 
 
 async def test_rendered_slices_are_accepted_and_taken_over(agent: Agent, server: FakeApiServer) -> None:
     inventory = inventory_of(*(gpu_device(index) for index in range(66)))
-    for body in render_slices(inventory, NODE):
+    for body in render_slices(inventory, NODE).slices:
         await agent.api.create(RESOURCE_SLICES, body)
     agent.controller.set_devices(inventory)
     await agent.accepted()

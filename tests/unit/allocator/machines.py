@@ -4,9 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from kubeletplugin.nvml.simulated.profile import machine_names
-from kubeletplugin.slices.pool import device_json
 from kubeletplugin.slices.render import render_slices
-from kubeletplugin.slices.validate import check_devices
 from tests.unit.inventory.support import machine
 
 STATIC_MIG = {"dgx-h100": ["0=1g.10gb,3g.40gb"], "a30x2": ["1=1g.6gb,1g.6gb,2g.12gb"]}
@@ -14,13 +12,13 @@ STATIC_MIG = {"dgx-h100": ["0=1g.10gb,3g.40gb"], "a30x2": ["1=1g.6gb,1g.6gb,2g.1
 
 async def slices_of_all_machines(folder: Path) -> list[dict[str, Any]]:
     """One node per machine, named after it; two of them partitioned."""
-    rendered = []
+    rendered: list[dict[str, Any]] = []
     for name in machine_names():
         (folder / name).mkdir()
         node = machine(folder / name, name, STATIC_MIG.get(name, []))
         inventory = await node.inventory()
-        checked = check_devices(device_json(device) for device in inventory.devices)
-        assert checked.problems == (), f"machine {name} has a device that isn't fit to publish"
-        rendered += render_slices(inventory, name)
+        found = render_slices(inventory, name)
+        assert found.problems == (), f"machine {name} has a device that isn't fit to publish"
+        rendered += found.slices
         node.close()
     return rendered

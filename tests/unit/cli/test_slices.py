@@ -10,8 +10,10 @@ from gpuclaim.demo.apiserver import FakeApiServer
 from kubeapi.client import RESOURCE_SLICES
 from kubeapi.credentials import Connection, FixedConnection
 from kubeapi.rest import RestKubeApi
+from kubeletplugin.inventory.model import Attribute, Inventory, WithheldGpu
 from tests.unit.cli.conftest import Command
 from tests.unit.cli.machines import CASES, IDS, STATIC_MIG, flags
+from tests.unit.slices.samples import gpu_device
 
 
 def devices(slices: list[Any]) -> Iterator[dict[str, Any]]:
@@ -62,6 +64,19 @@ def test_what_is_left_out_is_told_beside_the_answer(gpuclaim: Command) -> None:
     assert [d["name"] for d in devices(answer.yaml())] == [d["name"] for d in devices(everything)][1:]
     assert answer.err.startswith(f"gpuclaim: GPU {gone['uuid']} isn't offered: ")
     assert "bad fan" in answer.err
+
+
+def test_what_the_server_wouldnt_take_is_told_too(gpuclaim: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    withheld = WithheldGpu(3, "GPU-3", "0000:61:00.0", "NVML doesn't say its memory")
+    odd = gpu_device(1, driverVersion=Attribute("version", "580.0x"))
+    found = Inventory("580.1", (gpu_device(0), odd), withheld=(withheld,))
+    monkeypatch.setattr("gpuclaim.cli.commands._look", lambda settings: found)
+    answer = gpuclaim("slices", "-o", "yaml", "--node-name=node-a")
+    assert [device["name"] for device in devices(answer.yaml())] == ["gpu-0"]
+    first, second, third = answer.err.splitlines()
+    assert first == "gpuclaim: GPU GPU-3 isn't offered: NVML doesn't say its memory"
+    assert second.startswith("gpuclaim: leave out attributes.driverVersion of device gpu-1: ")
+    assert third.startswith("gpuclaim: leave out device gpu-1: attributes.driverVersion is needed")
 
 
 @pytest.mark.parametrize("name", ["", "node-a", "a.b.example"])

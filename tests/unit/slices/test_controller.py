@@ -1,7 +1,9 @@
 """The controller on a virtual clock: when it writes, when it doesn't, and what it says."""
 
 import contextlib
-from collections.abc import AsyncIterator
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 from kubeapi.client import Json
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, TooManyRequests, Unreachable
 from kubeletplugin.inventory.model import Attribute
-from kubeletplugin.slices.controller import REFUSED_SECONDS, SliceController
+from kubeletplugin.slices.controller import GUARD_SECONDS, REFUSED_SECONDS, SliceController
+from kubeletplugin.slices.pace import BURST, REFILL_SECONDS
 from kubeletplugin.slices.pool import PoolContent
 from tests.fakes.clock import VirtualClock
 from tests.unit.slices.memory import MemoryApi, Recorder
@@ -182,6 +185,80 @@ async def test_somebody_who_deletes_in_a_loop_cant_make_it_spin() -> None:
         assert 10 <= len(it.api.calls) - before <= 60
 
 
+def changed_by_a_stranger(it: World) -> None:
+    item = it.api.slices[0]
+    item["spec"]["devices"] = [plain("stranger")]
+    it.api.put(item)
+
+
+async def fight(it: World, once: Callable[[World], None], seconds: int) -> int:
+    """Writes in ``seconds`` against somebody who does ``once`` whenever we have put it right."""
+    before = len(it.api.calls)
+    for _ in range(seconds * 20):
+        if it.slices == ["00000 g1/1 a"]:
+            once(it)
+        await it.pass_time(0.05)
+    return len(it.api.calls) - before
+
+
+@pytest.mark.parametrize("once", [changed_by_a_stranger, lambda it: it.api.wipe()], ids=["changes", "deletes"])
+async def test_a_fight_ends_in_few_writes_is_told_once_and_is_over_after_quiet(
+    once: Callable[[World], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world() as it:
+        it.want(plain("a"))
+        await it.pass_time(1)
+        assert BURST <= await fight(it, once, 60) <= BURST + 3
+        assert await fight(it, once, 300) <= 11
+        (line,) = [r.getMessage() for r in caplog.records if "somebody keeps changing" in r.getMessage()]
+        assert line.startswith(f"pool {NODE}: ") and "metadata.managedFields" in line
+        assert not it.accepted()
+        await it.pass_time(REFILL_SECONDS)
+        assert it.slices == ["00000 g1/1 a"]
+        assert it.accepted()
+        await it.pass_time(BURST * REFILL_SECONDS)
+        for _ in range(BURST):
+            once(it)
+            await it.pass_time(GUARD_SECONDS)
+            assert it.slices == ["00000 g1/1 a"]
+        assert sum("somebody keeps changing" in record.getMessage() for record in caplog.records) == 2
+
+
+async def test_a_wipe_in_the_middle_of_somebodys_changes_is_repaired_at_once() -> None:
+    async with world() as it:
+        it.want(plain("a"))
+        await it.pass_time(1)
+        await fight(it, changed_by_a_stranger, 60)
+        for _ in range(BURST):
+            it.api.wipe()
+            await it.pass_time(GUARD_SECONDS)
+            assert it.slices == ["00000 g1/1 a"]
+
+
+async def test_a_broken_device_is_withdrawn_at_once_in_the_middle_of_a_fight() -> None:
+    async with world() as it:
+        it.want(plain("a"))
+        await it.pass_time(1)
+        await fight(it, changed_by_a_stranger, 60)
+        it.want(plain("b"))
+        await it.pass_time(GUARD_SECONDS)
+        assert it.slices == ["00000 g1/1 b"]
+
+
+async def test_a_label_by_others_is_nothing_to_repair_and_uses_up_nothing() -> None:
+    async with world() as it:
+        it.want(plain("a"))
+        await it.pass_time(1)
+        for number in range(3 * BURST):
+            item = it.api.slices[0]
+            item["metadata"]["labels"] = {"number": str(number)}
+            it.api.put(item)
+            await it.pass_time(0.1)
+        changed_by_a_stranger(it)
+        await it.pass_time()
+        assert it.slices == ["00000 g1/1 a"]
+
+
 async def test_a_change_by_others_is_undone_at_once() -> None:
     async with world() as it:
         it.want(plain("a"))
@@ -320,6 +397,24 @@ async def test_a_device_that_the_server_refuses_costs_only_itself() -> None:
         assert it.slices == ["00000 g1/1 a b c"]
 
 
+async def test_a_device_that_is_refused_again_is_told_once() -> None:
+    """A refused create names the slice as it would have been called, another name each time."""
+    numbers = itertools.count()
+
+    def picky(verb: str, body: Json) -> ApiError | None:
+        if body.get("spec", {}).get("devices", [{}])[0].get("name") != "a":
+            return None
+        name = f"00000-gpu.nvidia.com-{NODE}-{next(numbers)}"
+        return Invalid(422, "Invalid", f'ResourceSlice.resource.k8s.io "{name}" is invalid: spec.devices[0]: no')
+
+    async with world() as it:
+        it.api.fault = picky
+        it.want(plain("a"), plain("b"))
+        await it.pass_time(3 * REFUSED_SECONDS)
+        assert next(numbers) > 2
+        assert it.observer.told == [f"{NODE}: leave out device a: the API server refuses it: spec.devices[0]: no"]
+
+
 async def test_a_device_whose_taint_is_dropped_is_withdrawn_without_a_loop() -> None:
     def without_taints(body: Json) -> None:
         for device in body["spec"].get("devices", ()):
@@ -383,6 +478,74 @@ async def test_a_stop_ends_writing_and_deletes_nothing() -> None:
         await it.pass_time(1)
         assert it.slices == ["00000 g1/1 b"]
         assert it.accepted()
+
+
+@pytest.mark.parametrize("more", [(), (plain("b"),)], ids=["as before", "with a device more"])
+async def test_what_another_instance_wrote_meanwhile_is_looked_at_before_anything_is_written(
+    more: tuple[Json, ...],
+) -> None:
+    """It had the slices wiped by a kubelet that started, and wrote them anew: other names, the same generation."""
+    async with world() as it:
+        it.want(plain("a"))
+        await it.pass_time(1)
+        await it.controller.stop()
+        it.api.wipe()
+        it.api.put(stored("00000-theirs", "a"))
+        before = len(it.api.calls)
+        it.want(plain("a"), *more)
+        it.controller.start()
+        await it.pass_time(5)
+        assert it.api.calls[before:] == (["update 00000-theirs"] if more else [])
+        assert [item["metadata"]["name"] for item in it.api.slices] == ["00000-theirs"]
+        assert it.accepted()
+
+
+async def test_nothing_is_written_after_a_new_start_while_the_server_cant_be_asked() -> None:
+    async with world() as it:
+        it.want(plain("a"))
+        await it.pass_time(1)
+        await it.controller.stop()
+        before = len(it.api.calls)
+        it.api.fault = refuse("list", error=Unreachable("down"))
+        it.want(plain("b"))
+        it.controller.start()
+        await it.pass_time(60)
+        assert it.api.calls[before:] == []
+        assert not it.accepted()
+
+
+async def test_a_refused_delete_is_tried_again_and_hides_nothing() -> None:
+    async with world(stored("odd", "z"), stored("00000-x", "a")) as it:
+        it.api.fault = refuse("delete", error=Forbidden(403, "Forbidden", "no"))
+        it.want(plain("a"))
+        await it.pass_time(1)
+        assert not it.accepted()
+        it.api.fault = lambda verb, body: None
+        await it.pass_time(5)
+        assert it.slices == ["00000 g1/1 a"]
+
+
+async def test_trouble_is_logged_once_with_what_to_do_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    def lines(level: int) -> list[str]:
+        mine = [r for r in caplog.records if r.levelno == level and "write slices" in r.getMessage()]
+        return [record.getMessage() for record in mine]
+
+    async with world() as it:
+        it.api.fault = refuse("create", error=Forbidden(403, "Forbidden", "may not create"))
+        it.want(plain("a"))
+        await it.pass_time(120)
+        assert len(it.observer.retries) > 5
+        (line,) = lines(logging.WARNING)
+        assert line.startswith(f"pool {NODE}: write slices: may not create (403 Forbidden); apply deploy")
+        it.want(plain("a"), plain("b"))
+        await it.pass_time(1)
+        assert lines(logging.INFO) == []
+        it.api.fault = lambda verb, body: None
+        await it.pass_time(60)
+        assert len(lines(logging.WARNING)) == 1
+        assert lines(logging.INFO) == [f"pool {NODE}: write slices: works again"]
 
 
 async def test_starting_twice_is_a_mistake() -> None:

@@ -89,7 +89,7 @@ def test_other_names_have_no_index(name: str) -> None:
 
 
 def test_rendered_slices_have_names_for_kubectl_and_no_owner() -> None:
-    rendered = render_slices(inventory_of(*(gpu_device(index) for index in range(65))), NODE)
+    rendered = render_slices(inventory_of(*(gpu_device(index) for index in range(65))), NODE).slices
     assert [item["metadata"] for item in rendered] == [
         {"name": "00000-gpu.nvidia.com-node-1"},
         {"name": "00001-gpu.nvidia.com-node-1"},
@@ -99,9 +99,22 @@ def test_rendered_slices_have_names_for_kubectl_and_no_owner() -> None:
 
 
 def test_a_rendered_name_is_cut_to_what_the_server_takes() -> None:
-    (item,) = render_slices(inventory_of(), ".".join(["n" * 60] * 4))
+    (item,) = render_slices(inventory_of(), ".".join(["n" * 60] * 4)).slices
     assert len(item["metadata"]["name"]) <= 253
     assert item["metadata"]["name"][-1].isalnum()
+
+
+def test_rendering_says_what_it_leaves_out() -> None:
+    without_core = gpu_device(1, driverVersion=Attribute("version", "580.0x"))
+    with_odd_key = gpu_device(2, rawVersion=Attribute("version", "1.02.3"))
+    rendered = render_slices(inventory_of(gpu_device(0), without_core, with_odd_key), NODE)
+    (item,) = rendered.slices
+    assert [device["name"] for device in item["spec"]["devices"]] == ["gpu-0", "gpu-2"]
+    assert [(problem.device, problem.key) for problem in rendered.problems] == [
+        ("gpu-1", "attributes.driverVersion"),
+        ("gpu-1", ""),
+        ("gpu-2", "attributes.rawVersion"),
+    ]
 
 
 def test_rendering_for_an_impossible_node() -> None:

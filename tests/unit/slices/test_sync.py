@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubeapi.client import Json
+from kubeapi.errors import ApiError, Conflict, Forbidden
+from kubeapi.reflector import Change
 from kubeletplugin.slices.compare import DroppedField
 from kubeletplugin.slices.pool import Pool, SliceContent
+from kubeletplugin.slices.store import SliceStore
 from kubeletplugin.slices.sync import Plan, PoolSync
+from tests.fakes.clock import VirtualClock
 from tests.unit.slices.memory import MemoryApi, complete_generations
 from tests.unit.slices.samples import NODE, PUBLISHER, empty_pool, plain, pool_of, stored, summary, taint
 
@@ -228,6 +232,21 @@ async def test_dropped_fields_are_told() -> None:
     await bench.sync(pool)
     assert bench.dropped == [DroppedField("devices.taints", "a")]
     assert (await bench.sync(pool)).is_empty
+
+
+@pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", "no"), Conflict(409, "Conflict", "changed")])
+async def test_a_slice_whose_delete_was_refused_is_still_there(error: ApiError) -> None:
+    api, view = MemoryApi(), SliceStore(VirtualClock())
+    api.put(stored("odd", "a"))
+    view.told(Change("ADDED", api.slices[0]))
+    sync = PoolSync(api, view, lambda verb: None)
+    api.fault = lambda verb, body: error if verb == "delete" else None
+    with pytest.raises(type(error)):
+        await sync.delete(view.in_pool(NODE))
+    assert summary(list(view.in_pool(NODE))) == ["odd g1/1 a"]
+    api.fault = lambda verb, body: None
+    await sync.delete(view.in_pool(NODE))
+    assert api.slices == list(view.in_pool(NODE)) == []
 
 
 NAMES = st.sampled_from(["00000-x", "00001-x", "00002-x", "00000-y", "00001-y", "000000-x", "odd", "00009-x"])
