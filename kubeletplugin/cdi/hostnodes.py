@@ -161,9 +161,11 @@ class HostNodes:
             if not found.is_char_device:
                 return None
             numbers = (found.major, found.minor)
+        host_path = self.dev.host_path(path)
         return DeviceNode(
             path=path,
-            host_path=self.dev.host_path(path),
+            # Where it says nothing it is left out: it takes readers of CDI 0.5.0.
+            host_path=host_path if host_path != path else "",
             type="c",
             major=numbers[0],
             minor=numbers[1],

@@ -52,8 +52,10 @@ class SpecWriter:
         self._numbers = itertools.count()
 
     def write(self, name: str, content: bytes, *, replaces: str = "") -> bool:
-        """True when the file was made or changed. ``replaces`` is another name for the same devices: it goes at the
-        same moment, since a device in two files of one folder can't be resolved at all."""
+        """True when the file was made or changed. ``replaces`` is another name for the same devices, whose file goes
+        right after ours has come, under the same hold of the lease: a device in two files of one folder can't be
+        resolved at all. A crash between the two leaves both until the next ``write``, which is why one whose own
+        content is there already looks for the other too."""
         with self._explained("write CDI spec", name):
             unchanged = self._holds(name, content)
             if unchanged and not (replaces and (self.folder / replaces).exists()):

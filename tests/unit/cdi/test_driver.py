@@ -76,6 +76,13 @@ def test_common_nodes(machine: Machine) -> None:
     }
 
 
+def test_the_oldest_runtimes_can_read_the_file_of_a_driver_on_the_host(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.load_driver()
+    machine.driver.refresh(VERSION)
+    assert document(machine)["cdiVersion"] == "0.3.0"
+
+
 def test_mounts_with_hooks(machine: Machine) -> None:
     machine.put("/usr/bin/nvidia-cdi-hook", CURRENT)
     machine.put("/run/nvidia-persistenced/socket")

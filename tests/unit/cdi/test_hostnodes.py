@@ -32,6 +32,16 @@ def test_a_gpu_s_node(machine: Machine) -> None:
     assert machine.nodes.gpu(4) is None
 
 
+def test_a_node_that_the_host_has_at_the_same_path_needs_no_second_one(tmp_path: Path) -> None:
+    """What names one can't be read by runtimes that know CDI 0.3.0 only."""
+    machine = Machine(tmp_path)
+    machine.load_driver()
+    node = machine.nodes.gpu(0)
+    assert node is not None
+    assert (node.path, node.host_path) == ("/dev/nvidia0", "")
+    assert {node.host_path for node in machine.nodes.common()} == {""}
+
+
 def test_the_kernel_s_number_beats_a_stale_node(machine: Machine) -> None:
     (machine.proc / "devices").write_text("Character devices:\n510 nvidia-uvm\n")
     stale = {"/dev/nvidia-uvm": FoundNode(True, 237, 0, 0o660), "/dev/nvidiactl": FoundNode(True, 195, 255)}
