@@ -6,8 +6,9 @@ users most are kept exactly: an unknown name is a run-time *error*, an error is 
 allocation, and the result must be a bool.
 
 Not here, so that an expression with them is refused when compiled: Kubernetes' url, ip, cidr, sets, regex and list
-functions, and the cost limit. isInteger goes by value. ``cel.bind`` may bind ``device.attributes[domain]`` but not
-what is above it.
+functions, and ``device`` as a value of its own (``dyn(device)``, ``[device]``, ``device == device``, bound by
+``cel.bind``), since the engine has no variable above ``device.driver`` and its like. Not here either: the cost limit.
+isInteger goes by value. ``cel.bind`` may bind ``device.attributes[domain]`` but not what is above it.
 
 The engine tells overloads apart by shape only and takes no opaque Python values, so that a quantity or version is a
 map of one entry, told apart in the functions. One difference comes of it: a version compared with text by ``==`` is
@@ -80,7 +81,7 @@ def compile_selector(expression: str) -> Selector:
     if len(expression.encode()) > MAX_EXPRESSION_BYTES:
         raise CelCompileError(f"compile CEL: the expression must not exceed {MAX_EXPRESSION_BYTES} bytes")
     try:
-        program = _environment().compile(_default_domains(expression))
+        program = _environment().compile(_as_the_engine_needs(expression))
     except RuntimeError as error:
         raise CelCompileError(f"compile CEL {expression!r}: {_first_problem(str(error))}") from error
     returned = program.return_type().name()
@@ -121,10 +122,10 @@ def _attribute_value(name: str, attribute: Mapping[str, Any]) -> Any:
             raise CelRuntimeError(f"attribute {name}: unsupported attribute value")
 
 
-def _default_domains(expression: str) -> str:
-    """Makes an unknown domain an empty map.
-
-    ``device.attributes[d]`` becomes ``device.attributes[?d].orValue({})``, and with ``[?d]`` an optional of that.
+def _as_the_engine_needs(expression: str) -> str:
+    """Makes an unknown domain an empty map: ``device.attributes[d]`` becomes ``device.attributes[?d].orValue({})``, and
+    with ``[?d]`` an optional of that. ``has(device.attributes)`` becomes what it always is, true: the engine takes the
+    variable for the answer.
     """
     rewritten: list[str] = []
     closing: list[str] = []
@@ -133,6 +134,8 @@ def _default_domains(expression: str) -> str:
             optional = token.endswith("?")
             closing.append("].orValue({}))" if optional else "].orValue({})")
             rewritten.append(f"optional.of({token}" if optional else f"{token}?")
+        elif _HAS_FIELD.fullmatch(token):
+            rewritten.append("true")
         elif token in ("(", "{", "["):
             closing.append(_CLOSING[token])
             rewritten.append(token)
@@ -145,11 +148,15 @@ def _default_domains(expression: str) -> str:
 
 _CLOSING = {"(": ")", "{": "}", "[": "]"}
 _DOMAIN_INDEX = re.compile(r"\bdevice\s*\.\s*(?:attributes|capacity)\s*\[(?:\s*\?)?")
+_HAS_FIELD = re.compile(
+    r"\bhas\s*\(\s*device\s*\.\s*(?:driver|attributes|capacity|allowMultipleAllocations)\s*\)",
+)
 _TOKEN = re.compile(
     r"//[^\n]*"
     r"|[bB]?[rR](?:\"\"\".*?\"\"\"|'''.*?'''|\"[^\"\n]*\"|'[^'\n]*')"
     r"|[bB]?(?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')"
     rf"|{_DOMAIN_INDEX.pattern}"
+    rf"|{_HAS_FIELD.pattern}"
     r"|\w+|.",
     re.DOTALL,
 )
