@@ -27,9 +27,10 @@ class NodeNotices:
         self._noticed: frozenset[str] = frozenset()
         self.accepted = False
 
-    def _warn(self, reason: str, action: str, note: str) -> None:
+    def _warn(self, reason: str, action: str, note: str, key: str | None = None) -> None:
+        """``key`` as of EventRecorder.emit: for a note with something in it that differs from time to time."""
         log.warning("%s", note)
-        self._recorder.emit(self._node, reason=reason, action=action, note=note, warning=True)
+        self._recorder.emit(self._node, reason=reason, action=action, note=note, warning=True, key=key)
 
     def _say(self, reason: str, action: str, note: str) -> None:
         log.info("%s", note)
@@ -75,7 +76,8 @@ class NodeNotices:
     def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
         pods = "; ".join(f"pod {pod}: pid {', '.join(map(str, sorted(found)))}" for pod, found in pids.items())
         seen = f" ({pods})" if pods else ""
-        self._warn("DeviceDraining", "Drain", f"device {device.name} has been draining for long: {reason}{seen}")
+        note = f"device {device.name} has been draining for long: {reason}"
+        self._warn("DeviceDraining", "Drain", note + seen, key=note)
 
     def drain_over(self, device: HeldDevice) -> None:
         log.info("device is free again", extra={"device": device.name})
@@ -87,4 +89,4 @@ class NodeNotices:
         )
         claim = ObjectReference("resource.k8s.io/v1", "ResourceClaim", ref.name, ref.namespace, ref.uid)
         log.warning("%s", note, extra={"claim": ref.uid})
-        self._recorder.emit(claim, reason="ClaimMoved", action="Prepare", note=note, warning=True)
+        self._recorder.emit(claim, reason="ClaimMoved", action="Prepare", note=note, warning=True, key="")

@@ -128,6 +128,8 @@ async def test_a_long_drain_names_pods_and_processes(node: Node, caplog: pytest.
         "device gpu-0 has been draining for long: processes are left (pod pod-1: pid 7, 9; pod pod-2: pid 8)",
         "device gpu-0 has been draining for long: can't look",
     ]
+    node.notices.drain_overdue(device, {"pod-1": frozenset({9})}, "processes are left")
+    assert await node.said() == [], "other processes of the same drain are the same series"
     with caplog.at_level("INFO"):
         node.notices.drain_over(device)
     assert "free again" in caplog.text
@@ -141,3 +143,11 @@ async def test_a_moved_claim_is_told_on_the_claim(node: Node, pods: list[str], n
     assert event["regarding"]["kind"] == "ResourceClaim"
     assert (event["regarding"]["name"], event["written to"], event["type"]) == ("train", "team", "Warning")
     assert f"delete the pods that use it ({named})" in event["note"]
+
+
+async def test_a_moved_claim_whose_pods_change_is_one_series(node: Node) -> None:
+    for pods in (["pod-a"], ["pod-a", "pod-b"]):
+        node.notices.claim_moved(ClaimRef("uid-1", "team", "train"), pods)
+    assert len(await node.events()) == 1
+    node.notices.claim_moved(ClaimRef("uid-2", "team", "other"), ["pod-a"])
+    assert len(await node.events()) == 1
