@@ -8,7 +8,7 @@ file alone, since a close would checkpoint beside the new holder.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 LEDGER_FILE = "ledger.db"
 CDI_PREFIX = "k8s.gpu.nvidia.com-"
+RESTART_SECONDS = 5.0
+FOLLOW_SECONDS = 60.0
 FIRST_LOOK_SECONDS = 10.0
 """How long a take-over waits for a look under bound names; without one it goes on with what is known."""
 
@@ -71,12 +73,14 @@ class ActiveNode:
     # --- calls ---
     async def prepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, PrepareResult]:
         results = await self._active().prepare(claims, deadline)
-        await self._follow_claims()
+        if self._watches is not None:
+            self._watches.add(ref for ref in claims if not results[ref.uid].error)
         return results
 
     async def unprepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, str]:
         errors = await self._active().unprepare(claims, deadline)
-        await self._follow_claims()
+        if self._watches is not None:
+            self._watches.remove(ref for ref in claims if not errors[ref.uid])
         return errors
 
     async def status(self) -> dict[str, Any] | None:
@@ -107,15 +111,17 @@ class ActiveNode:
         if parts.inventory.current is not None:
             await asyncio.to_thread(specs.refresh, parts.inventory.current.driver_version)
         manager = self._new_manager(ledger, specs)
-        self._watches = ClaimWatches(parts.api, parts.clock, manager.observe_claim)
+        self._watches = watches = ClaimWatches(parts.api, parts.clock, manager.observe_claim)
         await manager.recover()
         self._manager = manager
-        self._start(manager.run(), "sweep")
-        self._start(self._publish(manager), "publish")
-        self._start(self._refresh_specs(specs), "driver spec")
-        self._start_kubelet_watch(manager)
+        watch = FileWatch(KubeletStateFile(parts.settings.kubelet_root_dir).path)
+        self._start("sweep", manager.run)
+        self._start("publish the inventory", lambda: self._publish(manager))
+        self._start("keep the driver's CDI file", lambda: self._refresh_specs(specs))
+        self._start("watch the kubelet's state", watch.run)
+        self._start("read the kubelet's state", lambda: _observe_kubelet(manager, watch))
+        self._start("follow claims", lambda: self._follow_claims(ledger, watches))
         parts.slices.start()
-        await self._follow_claims()
 
     async def deactivate(self) -> None:
         parts = self._parts
@@ -182,32 +188,31 @@ class ActiveNode:
                 except RecoverableError as error:
                     log.warning("%s", error)
 
-    def _start_kubelet_watch(self, manager: ClaimManager) -> None:
-        watch = FileWatch(KubeletStateFile(self._parts.settings.kubelet_root_dir).path)
+    async def _follow_claims(self, ledger: Ledger, watches: ClaimWatches) -> None:
+        """Calls tell what they prepared and undid; what recovery and sweeps did is in the ledger."""
+        while True:
+            records = await ledger.claims()
+            watches.follow(frozenset(ClaimRef(row.uid, row.namespace, row.name) for row in records))
+            await self._parts.clock.sleep(FOLLOW_SECONDS)
 
-        async def observe() -> None:
-            while True:
-                await watch.changed.wait()
-                watch.changed.clear()
-                await manager.observe_kubelet()
+    def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._tasks.append(asyncio.create_task(self._standing(name, work), name=name))
 
-        self._start(watch.run(), "watch the kubelet's state")
-        self._start(observe(), "read the kubelet's state")
-
-    async def _follow_claims(self) -> None:
-        if self._ledger is None or self._watches is None:
-            return
-        records = await self._ledger.claims()
-        self._watches.follow(frozenset(ClaimRef(row.uid, row.namespace, row.name) for row in records))
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(_log_end)
-        self._tasks.append(task)
+    async def _standing(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Work that ends by cancellation, or with the lease. A failure that nobody foresaw is shown and begun anew: an
+        agent without this work must not look well, nor end for it."""
+        while True:
+            try:
+                await work()
+            except NotActiveError:
+                return
+            except Exception:
+                log.exception("%s: failed, beginning anew in %g s", name, RESTART_SECONDS)
+            await self._parts.clock.sleep(RESTART_SECONDS)
 
 
-def _log_end(task: asyncio.Task[None]) -> None:
-    """Standing work ends by cancellation, or with the lease; anything else is a bug that must be seen."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None and not isinstance(error, NotActiveError):
-        log.error("%s ended", task.get_name(), exc_info=error)
+async def _observe_kubelet(manager: ClaimManager, watch: FileWatch) -> None:
+    while True:
+        await watch.changed.wait()
+        watch.changed.clear()
+        await manager.observe_kubelet()

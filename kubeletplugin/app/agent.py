@@ -19,19 +19,19 @@ from kubeapi.events import EventRecorder
 from kubeapi.rest import connect
 from kubeletplugin.app import control
 from kubeletplugin.app.active import ActiveNode, Parts
-from kubeletplugin.app.hardware import open_hardware
-from kubeletplugin.app.health_source import BoardSource
+from kubeletplugin.app.hardware import Hardware, check_machine, open_hardware
+from kubeletplugin.app.health_source import LookReports
 from kubeletplugin.app.notices import NodeNotices
 from kubeletplugin.app.settings import Settings
+from kubeletplugin.cdi.hostnodes import find_dev_root
 from kubeletplugin.clock import Clock, SystemClock
 from kubeletplugin.dra.plugin import DraPlugin, DraStatus
 from kubeletplugin.dra.sockets import choose_paths
 from kubeletplugin.dra.takeover import State
 from kubeletplugin.errors import FatalError
-from kubeletplugin.health.board import HealthBoard
 from kubeletplugin.inventory.exclusion import Exclusion
 from kubeletplugin.inventory.model import Inventory
-from kubeletplugin.inventory.nodes import DeviceNodeKeeper
+from kubeletplugin.inventory.nodes import DeviceNodeKeeper, NodePlace
 from kubeletplugin.inventory.probe import InventoryProber
 from kubeletplugin.inventory.session import NvmlSession
 from kubeletplugin.inventory.watcher import InventoryService
@@ -62,6 +62,7 @@ class Agent:
         self._tasks: set[asyncio.Task[None]] = set()
         self._uid = settings.pod_uid or str(uuid.uuid4())
         self._started = False
+        self._broken = ""
 
     def stop(self) -> None:
         """Ends ``run`` in order; it may be called before, or more than once."""
@@ -71,7 +72,7 @@ class Agent:
         parts = await self._unless_stopped(self._make_parts())
         if parts is None:
             return
-        self._board = BoardSource(HealthBoard(self._clock), self._settings.node_name, self._clock)
+        self._health = LookReports(self._settings.node_name, self._clock)
         self._active = ActiveNode(parts)
         self._parts = parts
         self._plugin = self._make_plugin(parts)
@@ -91,6 +92,8 @@ class Agent:
                 await asyncio.wait([stopping, fatal], return_when=asyncio.FIRST_COMPLETED)
             if fatal.done():
                 fatal.result()
+            if self._broken:
+                raise FatalError(self._broken)
         finally:
             await self._end(parts, server, starting, stopping)
 
@@ -99,11 +102,12 @@ class Agent:
         settings, clock = self._settings, self._clock
         if not settings.node_name:
             raise FatalError("name the node: give --node-name (in a pod: spec.nodeName by the downward API)")
+        await asyncio.to_thread(check_machine, settings)
         await self._wait_for_kubelet()
         hardware = await asyncio.to_thread(open_hardware, settings)
         api = await self._connect()
         workers = NvmlWorkers(settings.nvml_timeout)
-        keeper = DeviceNodeKeeper(hardware.host.seen("/dev"), hardware.proc)
+        keeper = DeviceNodeKeeper(lambda: _node_place(hardware), hardware.proc)
         inventory = InventoryService(
             InventoryProber(hardware.nvml, workers, hardware.around, node_name=settings.node_name),
             NvmlSession(hardware.nvml, workers, clock),
@@ -134,7 +138,7 @@ class Agent:
             parts.lease,
             self._active,
             self._active,
-            self._board,
+            self._health,
             clock=self._clock,
             on_change=self._dra_changed,
         )
@@ -197,7 +201,7 @@ class Agent:
     # --- standing ---
     async def _feed_health(self, inventory: InventoryService) -> None:
         async for look in inventory.looks():
-            self._board.looked(look)
+            self._health.looked(look)
 
     def _dra_changed(self, status: DraStatus) -> None:
         if status.refusal:
@@ -271,7 +275,14 @@ class Agent:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("%s ended", task.get_name(), exc_info=error)
+            self._broken = f"go on without {task.get_name()}: it ended, see above"
             self._stop.set()
+
+
+def _node_place(hardware: Hardware) -> NodePlace:
+    """The same as what claims get their nodes from (app.specs)."""
+    dev = find_dev_root(hardware.locate_driver() or hardware.host, hardware.host)
+    return NodePlace(dev.seen("/dev"), dev.host_path("/dev"), hardware.host.seen("/dev"))
 
 
 def _explain(error: ApiError) -> str:

@@ -53,6 +53,13 @@ class Hardware:
             raise FatalError(f"read the boot id from {path}: {error.strerror}") from error
 
 
+def check_machine(settings: Settings) -> None:
+    """Bad words for a simulated machine are told before anything is waited for. FatalError."""
+    if settings.machine:
+        load_profile(settings.machine)
+        mig_layout(settings.mig)
+
+
 def open_hardware(settings: Settings, state: Path | None = None) -> Hardware:
     """``state`` is where a simulated machine is kept unless the settings say. FatalError on bad input."""
     if settings.machine:
