@@ -32,7 +32,7 @@ LOST = "the GPU is lost: reset it or reboot the node"
 
 
 def judge(device: Device, inventory: Inventory) -> Verdict:
-    if device.gpu_uuid in inventory.lost:
+    if inventory.lost & {device.uuid, device.gpu_uuid}:
         return Verdict(Health.UNHEALTHY, device.problem or LOST)
     if device.gpu_uuid not in inventory.answered:
         return Verdict(Health.UNKNOWN, device.problem or NO_ANSWER)

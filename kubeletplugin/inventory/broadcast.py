@@ -23,11 +23,6 @@ class Latest(Generic[T]):
         """None before the first ``set``."""
         return self._value
 
-    @property
-    def version(self) -> int:
-        """Grows by one with each ``set``."""
-        return self._version
-
     def set(self, value: T) -> None:
         self._value = value
         self._version += 1

@@ -96,7 +96,7 @@ class Inventory:
 
     ``answered`` holds the UUIDs of the physical GPUs for which NVML answered everything that a device needs in this
     look, ``lost`` those of GPUs for which it said that they are gone (GPU_IS_LOST) or which were there before and are
-    not enumerated any more, and of partitions in use that don't exist any more.
+    not enumerated any more, and of partitions in use that were destroyed.
     """
 
     driver_version: str

@@ -46,7 +46,7 @@ def assign(devices: Iterable[Device], bindings: Mapping[str, str], referenced: f
     taken = dict(held)
     newcomers: list[Device] = []
     for device in devices:
-        name = _held_name(device, held)
+        name = held_name(device, held)
         if name is None:
             newcomers.append(device)
         else:
@@ -58,7 +58,7 @@ def assign(devices: Iterable[Device], bindings: Mapping[str, str], referenced: f
     return Names(names, taken)
 
 
-def _held_name(device: Device, held: Mapping[str, str]) -> str | None:
+def held_name(device: Device, held: Mapping[str, str]) -> str | None:
     """The name under which this device is in use; the plain one where there are several."""
     mine = sorted(name for name, uuid in held.items() if uuid == device.uuid)
     return device.name if device.name in mine else next(iter(mine), None)

@@ -11,8 +11,8 @@ Devices leave here under their plain names; binding them to UUIDs is ``naming``'
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, TypeVarTuple
 
 from kubeletplugin.inventory import attributes, exclusion, nvlink, versions
@@ -53,13 +53,13 @@ class Enumerated:
 @dataclass(frozen=True, slots=True)
 class Look:
     """``inventory`` has plain names and knows nothing of former looks. ``unseen`` are addresses of GPUs that are on
-    the PCI bus for the NVIDIA driver but that NVML doesn't list. ``renewal`` says why beginning NVML anew may help,
-    empty when nothing calls for it."""
+    the PCI bus for the NVIDIA driver but that NVML doesn't list. ``renewal`` says why beginning NVML anew may help:
+    GPU and code, which stay the same while it lasts, to the reason in words; empty when nothing calls for it."""
 
     inventory: Inventory
     gpus: tuple[Enumerated, ...]
     unseen: tuple[str, ...] = ()
-    renewal: str = ""
+    renewal: Mapping[str, str] = field(default_factory=dict)
 
 
 class InventoryProber:
@@ -79,7 +79,7 @@ class InventoryProber:
         self._around = around
         self._node_name = node_name
         self._call_seconds = call_seconds
-        self._last_at: dict[int, Identity] = {}
+        self._seen: tuple[Enumerated, ...] = ()
 
     async def look(self, exclusions: Sequence[Exclusion] = ()) -> Look:
         """Raises NvmlError when the driver doesn't answer for the node as a whole."""
@@ -88,8 +88,8 @@ class InventoryProber:
         )
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._read(index, exclusions)) for index in range(count)]
-        gpus = _without_twins(_name_the_silent(tuple(task.result() for task in tasks), self._last_at))
-        self._last_at = {gpu.index: gpu.identity for gpu in gpus if gpu.identity.uuid}
+        gpus = _without_twins(_name_the_silent([task.result() for task in tasks], self._seen, exclusions))
+        self._seen = tuple(gpu for gpu in gpus if gpu.identity.uuid)
         unseen = self._unseen(gpus)
         notices = (
             *node_notices,
@@ -110,7 +110,7 @@ class InventoryProber:
                 raise found.problem
             facts = await self._call(found.uuid, read_gpu, self._nvml, index, found, self._around)
         except NvmlError as error:
-            return self._unread(index, identity, exclusions, error)
+            return Enumerated(index, identity, reason=_explain(error), code=error.code)
         except ProbeError as error:
             return Enumerated(index, identity, reason=str(error))
         except Exception as error:  # a driver's odd answer must cost this GPU only
@@ -119,13 +119,6 @@ class InventoryProber:
                 index, identity, reason=f"reading it failed unexpectedly ({error!r}): see the agent's log"
             )
         return Enumerated(index, identity, facts)
-
-    def _unread(self, index: int, identity: Identity, exclusions: Sequence[Exclusion], error: NvmlError) -> Enumerated:
-        """An excluded GPU that doesn't say who it is stays excluded by what was at its index before."""
-        known = identity if identity.uuid else self._last_at.get(index, identity)
-        if (rule := exclusion.find(exclusions, known)) is not None:
-            return Enumerated(index, known, excluded=True, reason=rule.explain())
-        return Enumerated(index, identity, reason=_explain(error), code=error.code)
 
     async def _call(self, key: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         return await self._workers.call(key, fn, *args, timeout=self._call_seconds)
@@ -155,17 +148,38 @@ def _read_node(nvml: Nvml) -> tuple[int, NodeFacts, tuple[Notice, ...]]:
     return nvml.device_count(), facts, tuple(notices)
 
 
-def _name_the_silent(gpus: tuple[Enumerated, ...], last_at: dict[int, Identity]) -> tuple[Enumerated, ...]:
-    """A GPU that didn't even say who it is, is the one that was at its index before, unless that one answered from
-    another index now."""
-    answered = {gpu.identity.uuid for gpu in gpus}
-    result = []
-    for gpu in gpus:
-        before = last_at.get(gpu.index)
-        if not gpu.identity.uuid and before is not None and before.uuid not in answered:
-            gpu = Enumerated(gpu.index, before, excluded=gpu.excluded, reason=gpu.reason, code=gpu.code)
-        result.append(gpu)
-    return tuple(result)
+def _name_the_silent(
+    gpus: Sequence[Enumerated], seen: Sequence[Enumerated], exclusions: Sequence[Exclusion]
+) -> tuple[Enumerated, ...]:
+    """A GPU that didn't say who it is, is the one that was ``seen`` at its PCI address before; if it gave no address
+    either, the one that was at its index, as long as the others still stand where they stood. Never one that is
+    accounted for now. One that was excluded stays so."""
+    indices = {old.identity.uuid: old.index for old in seen}
+    in_order = len(gpus) >= len(seen) and all(
+        indices.get(gpu.identity.uuid, gpu.index) == gpu.index for gpu in gpus if gpu.identity.uuid
+    )
+    named = {gpu.index: gpu for gpu in gpus}
+    taken = {gpu.identity.uuid for gpu in gpus}
+    for gpu in sorted(gpus, key=lambda gpu: not gpu.identity.pci_bus_id):
+        if gpu.identity.uuid:
+            continue
+        known = next((old.identity for old in seen if _same_place(old, gpu, in_order)), None)
+        if known is not None and known.uuid not in taken:
+            taken.add(known.uuid)
+            named[gpu.index] = _named(gpu, known, exclusions)
+    return tuple(named[gpu.index] for gpu in gpus)
+
+
+def _same_place(old: Enumerated, gpu: Enumerated, in_order: bool) -> bool:
+    if gpu.identity.pci_bus_id:
+        return old.identity.pci_bus_id == gpu.identity.pci_bus_id
+    return in_order and old.index == gpu.index
+
+
+def _named(gpu: Enumerated, known: Identity, exclusions: Sequence[Exclusion]) -> Enumerated:
+    if not gpu.excluded and (rule := exclusion.find(exclusions, known)) is not None:
+        return Enumerated(gpu.index, known, excluded=True, reason=rule.explain())
+    return replace(gpu, identity=known)
 
 
 def _without_twins(gpus: tuple[Enumerated, ...]) -> tuple[Enumerated, ...]:
@@ -212,7 +226,7 @@ def _withheld(gpu: Enumerated, reason: str) -> WithheldGpu:
 
 def _explain(error: NvmlError) -> str:
     if isinstance(error, NvmlTimeoutError):
-        return f"NVML doesn't answer for it ({error}): it is offered again once NVML does"
+        return f"{error}: the GPU is offered again once NVML answers for it"
     if error.code == NvmlCode.GPU_IS_LOST:
         return f"the GPU is lost ({error}): it fell off the bus or crashed; reset it or reboot the node"
     if error.code == NvmlCode.RESET_REQUIRED:
@@ -224,8 +238,9 @@ def _why_unseen(address: str) -> str:
     return f"GPU {address} is on the PCI bus but NVML doesn't list it: see the kernel log (NVRM)"
 
 
-def _renewal(gpus: Sequence[Enumerated]) -> str:
-    for gpu in gpus:
-        if gpu.code in SESSION_LOST or gpu.code == NvmlCode.GPU_IS_LOST:
-            return f"GPU {gpu.index}: {gpu.reason}"
-    return ""
+def _renewal(gpus: Sequence[Enumerated]) -> dict[str, str]:
+    return {
+        f"{gpu.identity.uuid or gpu.identity.pci_bus_id or gpu.index} {gpu.code:d}": f"GPU {gpu.index}: {gpu.reason}"
+        for gpu in gpus
+        if gpu.code in SESSION_LOST or gpu.code == NvmlCode.GPU_IS_LOST
+    }

@@ -4,21 +4,23 @@
   tried again with back-off for ever; each new reason is reported once.
 - Then the node is looked at every RESCAN_SECONDS (unless told otherwise), and at once on ``refresh()``. A changed MIG
   layout, a GPU added or gone, a reloaded driver are all just a different look.
-- A look that fails as a whole changes nothing but ``answered`` (nothing did). After DRIVER_GONE_SECONDS of that the
-  driver isn't slow but gone, and what nobody refers to is withdrawn, so that pods go to nodes that can serve them.
+- A driver that doesn't answer for the node changes nothing but ``answered`` (nothing did). After DRIVER_GONE_SECONDS of
+  that it isn't slow but gone, and what nobody refers to is withdrawn, so that pods go to nodes that can serve them.
 - Names come through the bindings while this instance has them (the active one), plain otherwise. A device that someone
-  refers to stays, by its UUID, with its ``problem`` (see ``retention``).
+  refers to stays, by its UUID, with its ``problem`` (see ``retention``). While the bindings can't be had, devices keep
+  the names they have, newcomers wait, and what was seen of the hardware counts all the same.
+- Device nodes are kept by the active instance only, and never hold up the looks.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kubeletplugin.clock import Clock
-from kubeletplugin.errors import AgentError, NotActiveError, RecoverableError
+from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.inventory import naming, retention
+from kubeletplugin.inventory.aside import Aside
 from kubeletplugin.inventory.broadcast import Latest
 from kubeletplugin.inventory.exclusion import Exclusion
 from kubeletplugin.inventory.getters import SESSION_LOST
@@ -38,6 +40,9 @@ RETRY_SECONDS = (1.0, 2.0, 4.0)
 DRIVER_GONE_SECONDS = 60.0
 """A driver reload takes seconds, its upgrade minutes."""
 
+NODES_SECONDS = 5.0
+"""More than a /dev that answers needs."""
+
 BINDING_TRIES = 3
 """A claim may take a name between reading the bindings and writing them; it doesn't do so often."""
 
@@ -48,9 +53,14 @@ class DriverNotReadyError(RecoverableError):
 
 @dataclass(slots=True)
 class _Failure:
+    what: str
     text: str
     since: float
     count: int = 1
+
+
+_LOOK = "look at the GPUs"
+_BIND = "bind device names"
 
 
 class InventoryService:
@@ -67,12 +77,15 @@ class InventoryService:
         rescan_seconds: float = RESCAN_SECONDS,
     ) -> None:
         """``exclusions`` is asked at every look. ``ensure_nodes`` (DeviceNodeKeeper.ensure) gets the minor numbers of
-        the devices after each successful one, in a thread."""
+        the sound devices after each successful one while there are bindings, in a thread."""
         self._prober = prober
         self._session = session
         self._clock = clock
         self._exclusions = exclusions
+        self._last_exclusions: Sequence[Exclusion] = ()
         self._ensure_nodes = ensure_nodes
+        self._nodes_work = Aside("device nodes")
+        self._nodes_trouble = ""
         self._rescan_seconds = rescan_seconds
         self._bindings: NameBindings | None = None
         self._looks: Latest[Inventory] = Latest()
@@ -81,6 +94,7 @@ class InventoryService:
         self._failure: _Failure | None = None
         self._waiters: list[asyncio.Future[Inventory]] = []
         self._wanted = asyncio.Event()
+        self._ended = False
 
     # --- asking ---
     @property
@@ -90,8 +104,10 @@ class InventoryService:
 
     @property
     def problem(self) -> str:
-        """Why the last look failed as a whole; empty when it didn't."""
-        return self._failure.text if self._failure else ""
+        """Why the last look failed, or its devices couldn't be named; empty when all went well."""
+        if self._failure is None:
+            return ""
+        return self._failure.text if self._failure.what == _LOOK else f"{self._failure.what}: {self._failure.text}"
 
     def changes(self) -> AsyncIterator[Inventory]:
         """The inventory, and the newest one whenever what it says of devices differs."""
@@ -102,7 +118,10 @@ class InventoryService:
         return self._looks.follow()
 
     async def refresh(self) -> Inventory:
-        """The outcome of a look that begins after this call. Raises RecoverableError when it fails."""
+        """The outcome of a look that begins after this call. Raises RecoverableError when it fails, when its devices
+        can't be named, and when there is none any more."""
+        if self._ended:
+            raise _no_more_looks()
         future: asyncio.Future[Inventory] = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
         self._wanted.set()
@@ -121,8 +140,8 @@ class InventoryService:
                 await self._look_once()
                 await self._pause()
         finally:
-            for future in self._waiters:
-                future.cancel()
+            self._ended = True
+            _settle(self._waiters, _no_more_looks())
             await self._session.end()
 
     async def _pause(self) -> None:
@@ -141,63 +160,68 @@ class InventoryService:
     async def _look_once(self) -> None:
         self._wanted.clear()
         waiters, self._waiters = self._waiters, []
+        outcome: Inventory | RecoverableError = _no_more_looks()
         try:
-            inventory = await self._look()
-        except (NvmlError, AgentError) as error:
-            await self._failed(error)
-            _settle(waiters, error)
-            return
-        except asyncio.CancelledError:
-            for future in waiters:
-                future.cancel()
-            raise
-        except Exception as error:  # one odd answer of a driver must not end the looking
-            log.exception("look at the GPUs")
-            await self._failed(error)
-            _settle(waiters, error)
-            return
+            outcome = await self._outcome()
+        finally:
+            _settle(waiters, outcome)
+
+    async def _outcome(self) -> Inventory | RecoverableError:
+        try:
+            look = await self._look()
+        except Exception as error:
+            return await self._failed(error)
+        try:
+            inventory = await self._bound(look)
+        except Exception as error:
+            failure = self._note(_BIND, error)
+            if self.current is not None:
+                self._publish(_under_last_names(look, self.current))
+            return failure
         if self._failure is not None:
-            log.info("the GPUs can be read again: %d devices", len(inventory.devices))
+            log.info("%s: it works again: %d devices", self._failure.what, len(inventory.devices))
             self._failure = None
+        await self._keep_nodes(inventory)
         self._publish(inventory)
-        _settle(waiters, inventory)
+        return inventory
 
     async def _look(self) -> Inventory:
+        """Under plain names."""
         look = await self._probe()
-        if cause := self._why_renew(look):
-            if self._session.may_renew(cause):
-                log.info("begin the NVML session anew: %s", cause)
-                await self._session.renew()
-                look = await self._prober.look(self._exclusions())
-        else:
-            self._session.cured()
+        if why := self._session.why_renew(self._causes(look)):
+            log.info("begin the NVML session anew: %s", why)
+            if await self._session.renew():
+                look = await self._prober.look(self._excluded())
         self._require_gpus(look)
-        inventory = retention.with_gone(look.inventory, self._remember(look), self._known)
-        inventory = await self._bound(inventory)
-        if self._ensure_nodes is not None:
-            minors = frozenset(device.minor for device in inventory.devices if not device.problem)
-            await asyncio.to_thread(self._ensure_nodes, minors)
-        return inventory
+        return retention.with_gone(look.inventory, self._remember(look), self._known)
 
     async def _probe(self) -> Look:
         """Through a new session when the driver was reloaded under the old one."""
         begun = self._session.generation
         await self._session.ensure()
         try:
-            return await self._prober.look(self._exclusions())
+            return await self._prober.look(self._excluded())
         except NvmlError as error:
             if error.code not in SESSION_LOST or self._session.generation != begun:
                 raise
             log.info("begin the NVML session anew: %s", error)
-        await self._session.renew()
-        return await self._prober.look(self._exclusions())
+            if not await self._session.renew():
+                raise
+        return await self._prober.look(self._excluded())
 
-    def _why_renew(self, look: Look) -> str:
-        if look.renewal:
-            return look.renewal
+    def _excluded(self) -> Sequence[Exclusion]:
+        """As of the last time that they could be had."""
+        try:
+            self._last_exclusions = tuple(self._exclusions())
+        except Exception:
+            log.exception("read which GPUs are excluded; going on with what was read before")
+        return self._last_exclusions
+
+    def _causes(self, look: Look) -> Mapping[str, str]:
+        """Why a new session may help, by what stays the same while it lasts."""
         listed = {gpu.identity.uuid for gpu in look.gpus}
-        missing = sorted((self._known.keys() - listed) | frozenset(look.unseen))
-        return f"NVML doesn't list {', '.join(missing)}" if missing and "" not in listed else ""
+        missing = () if "" in listed else sorted((self._known.keys() - listed) | frozenset(look.unseen))
+        return {**look.renewal, **{f"{gpu} isn't listed": f"NVML doesn't list {gpu}" for gpu in missing}}
 
     def _require_gpus(self, look: Look) -> None:
         if look.gpus:
@@ -227,7 +251,6 @@ class InventoryService:
     async def _bound(self, look: Inventory) -> Inventory:
         """``look`` under bound names, with the devices that are still referred to."""
         bindings = self._bindings
-        before = self.current.devices if self.current else ()
         for _ in range(BINDING_TRIES):
             bound = dict(await bindings.bindings()) if bindings else {}
             referenced = await bindings.referenced_names() if bindings else frozenset()
@@ -239,41 +262,88 @@ class InventoryService:
                     continue
                 except NotActiveError:
                     log.debug("bind device names: this instance isn't active any more")
-            named = (replace(device, name=assigned.names[device.uuid]) for device in look.devices)
-            return retention.with_held(replace(look, devices=tuple(named)), before, referenced)
-        raise RecoverableError("bind device names: claims took names faster than they could be written")
+            named = tuple(replace(device, name=assigned.names[device.uuid]) for device in look.devices)
+            return retention.with_held(replace(look, devices=named), self.current, _held(bound, referenced))
+        raise RecoverableError("claims took names faster than they could be written")
 
-    async def _failed(self, error: Exception) -> None:
-        now = self._clock.monotonic()
-        text = explain(error)
-        if self._failure is None or self._failure.text != text:
-            log.warning("look at the GPUs: %s", text)
-        if self._failure is None:
-            self._failure = _Failure(text, now)
-        else:
-            self._failure.text = text
-            self._failure.count += 1
+    async def _failed(self, error: Exception) -> RecoverableError:
+        failure = self._note(_LOOK, error)
         # A driver that hangs would hang in the shutdown too.
         if isinstance(error, NvmlError | DriverNotReadyError) and not isinstance(error, NvmlTimeoutError):
             await self._session.end()
         if self.current is not None:
-            await self._without_answers(self.current, now - self._failure.since, text)
+            await self._without_answers(self.current)
+        return failure
 
-    async def _without_answers(self, current: Inventory, seconds: float, text: str) -> None:
-        unanswered = replace(current, answered=frozenset())
-        if seconds >= DRIVER_GONE_SECONDS:
-            referenced: frozenset[str] = frozenset()
-            if self._bindings is not None:
-                with contextlib.suppress(AgentError):
-                    referenced = await self._bindings.referenced_names()
-            unanswered = retention.withdrawn(current, referenced, self._known, text)
-        self._publish(unanswered)
+    def _note(self, what: str, error: Exception) -> RecoverableError:
+        """Takes note that ``what`` failed, and says so once for each new reason."""
+        text = explain(error)
+        if self._failure is None or (self._failure.what, self._failure.text) != (what, text):
+            # One odd answer of a driver, or of a disk, must not end the looking; but then a person has to see where.
+            odd = not isinstance(error, NvmlError | RecoverableError)
+            log.warning("%s: %s", what, text, exc_info=error if odd else None)
+        if self._failure is None or self._failure.what != what:
+            self._failure = _Failure(what, text, self._clock.monotonic())
+        else:
+            self._failure.text = text
+            self._failure.count += 1
+        failure = RecoverableError(f"{what}: {text}")
+        failure.__cause__ = error
+        return failure
+
+    async def _without_answers(self, current: Inventory) -> None:
+        assert self._failure is not None
+        if self._clock.monotonic() - self._failure.since >= DRIVER_GONE_SECONDS:
+            held = await self._still_held(current)
+            self._publish(retention.withdrawn(current, held, self._known, self._failure.text))
+        else:
+            self._publish(replace(current, answered=frozenset()))
+
+    async def _still_held(self, current: Inventory) -> Mapping[str, str]:
+        """Name to UUID; everything, while nobody can say."""
+        bindings = self._bindings
+        if bindings is None:
+            return {}
+        try:
+            return _held(await bindings.bindings(), await bindings.referenced_names())
+        except Exception as error:
+            log.debug("ask what is held: %s", error)
+            return {device.name: device.uuid for device in current.devices}
+
+    async def _keep_nodes(self, inventory: Inventory) -> None:
+        if self._ensure_nodes is None or self._bindings is None:
+            return
+        minors = frozenset(device.minor for device in inventory.devices if not device.problem)
+        trouble = ""
+        try:
+            await self._nodes_work.run(NODES_SECONDS, self._ensure_nodes, minors)
+        except Exception as error:
+            trouble = f"keep the driver's device nodes: {error}: look at the node's /dev"
+            if trouble != self._nodes_trouble:
+                log.warning("%s", trouble, exc_info=None if isinstance(error, TimeoutError) else error)
+        self._nodes_trouble = trouble
 
     def _publish(self, inventory: Inventory) -> None:
         self._looks.set(inventory)
         published = self._changes.value
         if published is None or replace(inventory, answered=published.answered) != published:
             self._changes.set(inventory)
+
+
+def _held(bound: Mapping[str, str], referenced: frozenset[str]) -> Mapping[str, str]:
+    return {name: uuid for name, uuid in bound.items() if name in referenced}
+
+
+def _under_last_names(look: Inventory, current: Inventory) -> Inventory:
+    """What is new has no name that is safe to publish; what is missing may be in use."""
+    names = {device.uuid: device.name for device in current.devices}
+    named = tuple(replace(device, name=names[device.uuid]) for device in look.devices if device.uuid in names)
+    held = {name: uuid for uuid, name in names.items()}
+    return retention.with_held(replace(look, devices=named), current, held)
+
+
+def _no_more_looks() -> RecoverableError:
+    return RecoverableError(f"{_LOOK}: this agent is stopping")
 
 
 def explain(error: Exception) -> str:
@@ -288,17 +358,16 @@ _HINTS: dict[int, str] = {
     NvmlCode.DRIVER_NOT_LOADED: "load the nvidia kernel module (nvidia-smi says why it isn't); trying again",
     NvmlCode.LIB_RM_VERSION_MISMATCH: "kernel module and library are of different versions: finish the driver's"
     " upgrade (reload the module or reboot); trying again",
+    NvmlCode.TIMEOUT: "see the kernel log (NVRM); trying again",
     NvmlCode.NO_PERMISSION: "the agent needs access to /dev/nvidiactl; trying again",
 }
 
 
-def _settle(waiters: Sequence[asyncio.Future[Inventory]], outcome: Inventory | Exception) -> None:
+def _settle(waiters: Sequence[asyncio.Future[Inventory]], outcome: Inventory | RecoverableError) -> None:
     for future in waiters:
         if future.done():
             continue
         if isinstance(outcome, Inventory):
             future.set_result(outcome)
         else:
-            error = RecoverableError(f"look at the GPUs: {explain(outcome)}")
-            error.__cause__ = outcome
-            future.set_exception(error)
+            future.set_exception(outcome)

@@ -62,9 +62,10 @@ class NvmlError(Exception):
 
 
 class NvmlTimeoutError(NvmlError):
-    """A call that didn't come back within its deadline (our own verdict, not NVML's)."""
+    """A call that didn't come back within its deadline, or wasn't made because it couldn't have (our own verdict, not
+    NVML's). The text is for people, so it doesn't name ``call``, which may be a function of ours."""
 
-    def __init__(self, call: str, seconds: float) -> None:
+    def __init__(self, call: str, seconds: float, why: str = "") -> None:
         super().__init__(NvmlCode.TIMEOUT, call)
         self.seconds = seconds
-        self.args = (f"{call}: no answer within {seconds:g} s",)
+        self.args = (why or f"NVML gave no answer within {seconds:g} s",)

@@ -1,15 +1,17 @@
 """NVML calls off the event loop: one daemon thread per key (a GPU's UUID, or the system), each call with a deadline.
 
-NVML blocks and sometimes never comes back. A call that overruns its deadline raises NvmlTimeoutError for its caller
-and marks its worker stuck: until that call returns, further calls with the same key fail at once, so that a dead GPU
-costs one thread and no time, and the other GPUs nothing. A blocked C call can't be interrupted, therefore threads are
-daemons and ``close`` doesn't wait for them. Works for any Nvml.
+NVML blocks and sometimes never comes back. A call past its deadline raises NvmlTimeoutError for its caller, and if it
+is inside NVML its worker is stuck: until it returns, further calls with the same key fail at once, so that a dead GPU
+costs one thread and no time, and the other GPUs nothing. A call that merely waited too long in line says nothing about
+the one before it, which may have more time. A blocked C call can't be interrupted, therefore threads are daemons and
+``close`` doesn't wait for them. Works for any Nvml.
 """
 
 import asyncio
 import contextvars
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, TypeVarTuple
@@ -28,15 +30,22 @@ DEADLINE_SECONDS = 5.0
 QUEUE_LENGTH = 64
 """More calls than one GPU's probe, health check and prepares make at a time; beyond it the caller is told at once."""
 
+_HANGS = "NVML hasn't come back from an earlier call"
+_TOO_MANY = "too many NVML calls are waiting in line"
+_STOPPING = "the agent makes no more NVML calls for it: it is stopping, or the GPU is gone"
+
 
 @dataclass(slots=True, eq=False)
 class _Job:
     run: Callable[[], Any]
     name: str
     seconds: float
+    deadline: float
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
-    returned: bool = False
+
+    def refused(self, why: str) -> NvmlTimeoutError:
+        return NvmlTimeoutError(self.name, self.seconds, why)
 
 
 class NvmlWorkers:
@@ -51,8 +60,8 @@ class NvmlWorkers:
     async def call(self, key: str, fn: Callable[[*Ts], T], *args: *Ts, timeout: float | None = None) -> T:
         """``fn(*args)`` in the worker of ``key``; ``timeout`` in seconds counts from now, waiting in line included.
 
-        Raises what ``fn`` raises, or NvmlTimeoutError: no answer in time, stuck on an earlier call, or too many calls
-        in line.
+        Raises what ``fn`` raises, or NvmlTimeoutError with the reason: no answer in time, stuck on an earlier call, or
+        too many calls in line.
         """
         name = getattr(fn, "__name__", repr(fn))
         if self._closed:
@@ -63,20 +72,26 @@ class NvmlWorkers:
         seconds = self._deadline if timeout is None else timeout
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        job = _Job(lambda: context.run(fn, *args), name, seconds, loop.create_future(), loop)
+        deadline = time.monotonic() + seconds
+        job = _Job(lambda: context.run(fn, *args), name, seconds, deadline, loop.create_future(), loop)
         worker.submit(job)
         try:
             done, _ = await asyncio.wait([job.future], timeout=seconds)
             if not done:
-                worker.give_up(job)
+                worker.look_for_hang()
                 raise NvmlTimeoutError(name, seconds)
             return job.future.result()  # type: ignore[no-any-return]
         finally:
             # Given up or cancelled: a call that is still in line is not to be made.
             job.future.cancel()
 
+    @property
+    def busy(self) -> bool:
+        """Whether any call is inside NVML now. It may hang there without being past its deadline yet."""
+        return any(worker.busy for worker in self._workers.values())
+
     def stuck(self, key: str) -> bool:
-        """Whether a call with ``key`` has overrun its deadline and not come back yet."""
+        """Whether a call with ``key`` is inside NVML past its deadline."""
         worker = self._workers.get(key)
         return worker is not None and worker.stuck
 
@@ -98,46 +113,51 @@ class _Worker:
         self._jobs: queue.Queue[_Job | None] = queue.Queue(queue_length)
         self._lock = threading.Lock()
         self._running: _Job | None = None
-        self._stuck = False
         self._ended = False
         threading.Thread(target=self._run, name=f"nvml {key}", daemon=True).start()
 
     @property
+    def busy(self) -> bool:
+        with self._lock:
+            return self._running is not None
+
+    @property
     def stuck(self) -> bool:
         with self._lock:
-            return self._stuck
+            return self._overdue()
+
+    def _overdue(self) -> bool:
+        return self._running is not None and time.monotonic() >= self._running.deadline
 
     def submit(self, job: _Job) -> None:
         with self._lock:
-            if self._stuck:
-                raise NvmlTimeoutError(job.name, job.seconds)
+            if self._overdue():
+                raise job.refused(_HANGS)
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
-            raise NvmlTimeoutError(job.name, job.seconds) from None
+            raise job.refused(_TOO_MANY) from None
 
-    def give_up(self, job: _Job) -> None:
-        """The caller of ``job`` waits no longer: unless it has just returned, it or the call before it hangs, and
-        everyone in line is told now."""
+    def look_for_hang(self) -> None:
+        """To be called when somebody's time is over: if the call inside NVML hangs, everyone in line is told now."""
         with self._lock:
-            self._stuck = self._running is not None and not job.returned
-            if self._stuck:
-                self._refuse_waiting()
+            if self._overdue():
+                self._refuse_waiting(_HANGS)
 
     def end(self) -> None:
         with self._lock:
             self._ended = True
-            self._refuse_waiting()
+            self._refuse_waiting(_STOPPING)
         self._jobs.put_nowait(None)
 
-    def _refuse_waiting(self) -> None:
+    def _refuse_waiting(self, why: str) -> None:
         while True:
             try:
                 job = self._jobs.get_nowait()
             except queue.Empty:
                 return
             if job is not None:
-                _settle(job, NvmlTimeoutError(job.name, job.seconds), None)
+                _settle(job, job.refused(why), None)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -151,8 +171,6 @@ class _Worker:
                     error = e
             with self._lock:
                 self._running = None
-                self._stuck = False
-                job.returned = True
                 ended = self._ended
             _settle(job, error, result)
             # Nothing of a call may stay alive until the next one.

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from kubeletplugin.app.health_source import BoardSource
+from kubeletplugin.app.health_source import LookReports
 from kubeletplugin.dra.health import DeviceState, HealthReport
-from kubeletplugin.health.board import HealthBoard
 from kubeletplugin.inventory.model import Inventory
 from tests.fakes.clock import VirtualClock
 from tests.unit.cdi.machine import gpu
@@ -17,10 +16,10 @@ DEVICES = (gpu(0), gpu(1), gpu(2))
 UUIDS = [device.uuid for device in DEVICES]
 
 
-class Source(BoardSource):
+class Source(LookReports):
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        super().__init__(HealthBoard(self.clock), "node-a", self.clock)
+        super().__init__("node-a", self.clock)
 
     def look(self, answered: int = 3, lost: tuple[int, ...] = ()) -> None:
         self.looked(

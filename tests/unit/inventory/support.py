@@ -18,9 +18,11 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(slots=True)
 class InlineWorkers:
-    """Calls run at once on the event loop; those with a key in ``hung`` time out."""
+    """Calls run at once on the event loop; those with a key in ``hung`` time out.
+    ``busy`` says that some other call is inside NVML."""
 
     hung: set[str] = field(default_factory=set)
+    busy: bool = False
 
     async def call(self, key: str, fn: Callable[[*Ts], T], *args: *Ts, timeout: float | None = None) -> T:
         if key in self.hung:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_reader_gets_the_value_there_is_and_then_only_the_newest() -> None:
     latest: Latest[int] = Latest()
-    assert (latest.value, latest.version) == (None, 0)
+    assert latest.value is None
     latest.set(1)
     latest.set(2)
     reader = latest.follow()
@@ -21,8 +21,7 @@ async def test_a_reader_gets_the_value_there_is_and_then_only_the_newest() -> No
     assert not waiting.done()
     latest.set(3)
     latest.set(4)
-    assert await waiting == 4
-    assert latest.version == 4
+    assert (await waiting, latest.value) == (4, 4)
 
 
 async def test_readers_do_not_take_from_each_other() -> None:

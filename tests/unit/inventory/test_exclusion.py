@@ -56,7 +56,7 @@ async def test_it_stays_excluded_when_it_does_not_say_who_it_is(make_machine: Ma
     machine.node.inject_fault(1, "*", NvmlCode.GPU_IS_LOST)
     look = await prober.look([Exclusion(GPU1)])
     assert [(gpu.uuid, gpu.excluded) for gpu in look.inventory.withheld] == [(GPU1, True)]
-    assert (look.inventory.lost, look.renewal) == (frozenset(), "")
+    assert (look.inventory.lost, look.renewal) == (frozenset(), {})
 
 
 async def test_a_gpu_whose_uuid_fails_is_excluded_by_address(make_machine: MakeMachine) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.inventory import nodes
-from kubeletplugin.inventory.nodes import DeviceNodeKeeper, ensure_char_links, ensure_device_nodes
+from kubeletplugin.inventory.nodes import DeviceNodeKeeper, NodePlace, ensure_char_links, ensure_device_nodes
 
 PROC_DEVICES = """\
 Character devices:
@@ -20,6 +20,11 @@ Character devices:
 Block devices:
 195 nvidia-x
 """
+
+
+def place(dev: Path) -> NodePlace:
+    """The host's own /dev, as on a node whose driver is installed on the host."""
+    return NodePlace(dev, "/dev", dev)
 
 
 def can_make_nodes(folder: Path) -> bool:
@@ -77,7 +82,7 @@ ALL = {
 )
 def test_makes_what_is_missing_and_links_it(frontend: str, more: str, dev: Path, tmp_path: Path) -> None:
     proc = proc_tree(tmp_path, frontend, more)
-    report = ensure_device_nodes(dev, proc, [0, 5])
+    report = ensure_device_nodes(place(dev), proc, [0, 5])
     assert numbers(dev) == ALL
     assert report.problems == {}
     assert set(report.made) == {str(dev / name) for name in ALL}
@@ -88,36 +93,41 @@ def test_makes_what_is_missing_and_links_it(frontend: str, more: str, dev: Path,
 
 
 def test_a_second_time_nothing_is_done(dev: Path, proc: Path) -> None:
-    ensure_device_nodes(dev, proc, [0])
-    report = ensure_device_nodes(dev, proc, [0])
+    ensure_device_nodes(place(dev), proc, [0])
+    report = ensure_device_nodes(place(dev), proc, [0])
     assert (report.made, report.linked, dict(report.problems)) == ((), (), {})
 
 
 def test_a_node_with_a_stale_number_is_made_anew(dev: Path, proc: Path) -> None:
     os.mknod(dev / "nvidia-uvm", stat.S_IFCHR | 0o666, os.makedev(508, 0))
-    report = ensure_device_nodes(dev, proc, [])
+    report = ensure_device_nodes(place(dev), proc, [])
     assert str(dev / "nvidia-uvm") in report.made
     assert numbers(dev)["nvidia-uvm"] == (510, 0)
 
 
 def test_the_drivers_own_mode_is_followed(dev: Path, tmp_path: Path) -> None:
     proc = proc_tree(tmp_path, params="DeviceFileMode: 432\nDeviceFileUID: 0\nDeviceFileGID: 0\nModifyDeviceFiles: 1\n")
-    ensure_device_nodes(dev, proc, [0])
+    ensure_device_nodes(place(dev), proc, [0])
     assert stat.S_IMODE((dev / "nvidia0").stat().st_mode) == 0o660
 
 
 def test_hands_off_when_the_driver_says_so(dev: Path, tmp_path: Path) -> None:
     proc = proc_tree(tmp_path, params="ModifyDeviceFiles: 0\n")
     os.mknod(dev / "nvidia-uvm", stat.S_IFCHR | 0o666, os.makedev(508, 0))
-    report = ensure_device_nodes(dev, proc, [0])
+    report = ensure_device_nodes(place(dev), proc, [0])
     assert numbers(dev) == {"nvidia-uvm": (508, 0)}
-    assert "NVreg_ModifyDeviceFiles=0" in report.problems[str(dev / "nvidia0")]
+    missing, stale = (report.problems[str(dev / name)] for name in ("nvidia0", "nvidia-uvm"))
+    for problem, number in ((missing, "mknod nvidia0 c 195 0"), (stale, "mknod nvidia-uvm c 510 0")):
+        assert "NVreg_ModifyDeviceFiles=0" in problem
+        assert number in problem
+        assert "CAP_MKNOD" not in problem
+    assert "508:0" in stale
 
 
 def test_mig_capabilities_are_linked_too(dev: Path, proc: Path) -> None:
     (dev / "nvidia-caps").mkdir()
     os.mknod(dev / "nvidia-caps" / "nvidia-cap12", stat.S_IFCHR | 0o444, os.makedev(236, 12))
-    linked, problems = ensure_char_links(dev)
+    linked, problems = ensure_char_links(place(dev))
     assert (linked, problems) == ((str(dev / "char" / "236:12"),), {})
     assert str((dev / "char" / "236:12").readlink()) == "../nvidia-caps/nvidia-cap12"
 
@@ -125,7 +135,7 @@ def test_mig_capabilities_are_linked_too(dev: Path, proc: Path) -> None:
 def test_a_link_that_points_elsewhere_is_replaced(dev: Path, proc: Path) -> None:
     (dev / "char").mkdir()
     (dev / "char" / "195:0").symlink_to("../gone")
-    ensure_device_nodes(dev, proc, [0])
+    ensure_device_nodes(place(dev), proc, [0])
     assert str((dev / "char" / "195:0").readlink()) == "../nvidia0"
 
 
@@ -133,7 +143,7 @@ def test_a_module_that_is_not_loaded_is_named(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "devices").write_text("Character devices:\n195 nvidia\n")
     (tmp_path / "dev").mkdir()
-    report = ensure_device_nodes(tmp_path / "dev", tmp_path / "proc", [], make_node=lambda *_: None)
+    report = ensure_device_nodes(place(tmp_path / "dev"), tmp_path / "proc", [], make_node=lambda *_: None)
     assert report.problems[str(tmp_path / "dev" / "nvidia-uvm")].endswith("run modprobe nvidia-uvm")
 
 
@@ -144,21 +154,21 @@ def refuse(path: Path, mode: int, number: int) -> None:
 def test_missing_rights_are_told_with_what_to_do(tmp_path: Path) -> None:
     proc = proc_tree(tmp_path)
     (tmp_path / "dev").mkdir()
-    report = ensure_device_nodes(tmp_path / "dev", proc, [0], make_node=refuse)
+    report = ensure_device_nodes(place(tmp_path / "dev"), proc, [0], make_node=refuse)
     problem = report.problems[str(tmp_path / "dev" / "nvidia0")]
-    assert "195:0" in problem
+    assert "minor 0" in problem
     assert "Operation not permitted" in problem
     assert "CAP_MKNOD" in problem
 
 
 def test_a_file_in_the_way_is_told(dev: Path, proc: Path) -> None:
     (dev / "nvidia0").write_text("")
-    report = ensure_device_nodes(dev, proc, [0])
+    report = ensure_device_nodes(place(dev), proc, [0])
     assert "remove it" in report.problems[str(dev / "nvidia0")]
 
 
 def test_without_proc_nothing_is_made(tmp_path: Path) -> None:
-    report = ensure_device_nodes(tmp_path / "dev", tmp_path / "proc", [0], make_node=refuse)
+    report = ensure_device_nodes(place(tmp_path / "dev"), tmp_path / "proc", [0], make_node=refuse)
     assert (report.made, report.linked) == ((), ())
     assert "modprobe nvidia" in report.problems[str(tmp_path / "dev" / "nvidia0")]
 
@@ -166,7 +176,7 @@ def test_without_proc_nothing_is_made(tmp_path: Path) -> None:
 def test_each_problem_is_logged_once_while_it_lasts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper = DeviceNodeKeeper(tmp_path / "dev", tmp_path / "proc")
+    keeper = DeviceNodeKeeper(lambda: place(tmp_path / "dev"), tmp_path / "proc")
     with caplog.at_level(logging.WARNING, logger=nodes.__name__):
         keeper.ensure([0])
         told = len(caplog.records)

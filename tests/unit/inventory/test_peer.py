@@ -73,7 +73,7 @@ async def test_every_shipped_machine(name: str, make_machine: MakeMachine) -> No
     look = await machine.look()
     devices = look.inventory.devices
     assert len(devices) == len(machine.node.profile.gpus)
-    assert (look.inventory.withheld, look.inventory.notices, look.unseen, look.renewal) == ((), (), (), "")
+    assert (look.inventory.withheld, look.inventory.notices, look.unseen, look.renewal) == ((), (), (), {})
     assert len({device.name for device in devices}) == len(devices)
     for device in devices:
         assert names.CORE_ATTRIBUTES["gpu"] <= device.attributes.keys()

@@ -87,7 +87,7 @@ async def test_results_arguments_errors_and_context_pass_through(workers: NvmlWo
 async def test_a_hung_call_fails_its_caller_and_all_that_follow_at_once(workers: NvmlWorkers, hang: Hang) -> None:
     await hung(workers, hang)
     assert workers.stuck("gpu-3")
-    with pytest.raises(NvmlTimeoutError):
+    with pytest.raises(NvmlTimeoutError, match="hasn't come back from an earlier call"):
         await workers.call("gpu-3", len, "abc")
     assert await workers.call("gpu-4", len, "abc") == 3
     assert await workers.call(SYSTEM_KEY, len, "abc") == 3
@@ -111,17 +111,55 @@ async def test_one_hung_gpu_holds_one_thread(workers: NvmlWorkers, hang: Hang) -
 
 async def test_those_in_line_behind_a_hung_call_are_told_when_it_is_found_out(workers: NvmlWorkers, hang: Hang) -> None:
     made: list[str] = []
-    first = asyncio.create_task(workers.call("gpu-3", hang))
+    first = asyncio.create_task(workers.call("gpu-3", hang, timeout=0.05))
     await asyncio.to_thread(hang.started.wait, 30)
     second = asyncio.create_task(workers.call("gpu-3", made.append, "second"))
-    third = asyncio.create_task(workers.call("gpu-3", made.append, "third", timeout=SOON))
-    for task in (third, second):
-        with pytest.raises(NvmlTimeoutError):
-            await task
+    with pytest.raises(NvmlTimeoutError, match=r"gave no answer within 0\.05 s"):
+        await first
+    with pytest.raises(NvmlTimeoutError, match="hasn't come back from an earlier call"):
+        await second
+    hang.released.set()
+    await until_free(workers, "gpu-3")
+    await workers.call("gpu-3", made.append, "third")
+    assert made == ["third"], "a call that was refused is not made"
+
+
+async def test_a_call_that_waits_too_long_in_line_says_nothing_of_the_one_before(
+    workers: NvmlWorkers, hang: Hang
+) -> None:
+    made: list[str] = []
+    first = asyncio.create_task(workers.call("gpu-3", hang))
+    await asyncio.to_thread(hang.started.wait, 30)
+    patient = asyncio.create_task(workers.call("gpu-3", made.append, "patient"))
+    with pytest.raises(NvmlTimeoutError, match="gave no answer"):
+        await workers.call("gpu-3", made.append, "hasty", timeout=SOON)
+    assert not workers.stuck("gpu-3")
+    later = asyncio.create_task(workers.call("gpu-3", made.append, "later"))
+    await asyncio.sleep(0)
     hang.released.set()
     assert await first == "late"
-    await until_free(workers, "gpu-3")
-    assert made == [], "a call whose caller has given up is not made"
+    await asyncio.gather(patient, later)
+    assert made == ["patient", "later"]
+
+
+async def test_a_call_whose_caller_is_gone_is_found_out_too(workers: NvmlWorkers, hang: Hang) -> None:
+    first = asyncio.create_task(workers.call("gpu-3", hang, timeout=SOON))
+    await asyncio.to_thread(hang.started.wait, 30)
+    first.cancel()
+    await asyncio.sleep(2 * SOON)
+    with pytest.raises(NvmlTimeoutError, match="earlier call"):
+        await workers.call("gpu-3", len, "abc")
+
+
+async def test_busy_while_any_call_is_inside_nvml(workers: NvmlWorkers, hang: Hang) -> None:
+    assert not workers.busy
+    first = asyncio.create_task(workers.call("gpu-3", hang))
+    await asyncio.to_thread(hang.started.wait, 30)
+    await workers.call("gpu-4", len, "abc")
+    assert (workers.busy, workers.stuck("gpu-3")) == (True, False)
+    hang.released.set()
+    await first
+    assert not workers.busy
 
 
 async def test_a_cancelled_caller_takes_its_call_out_of_the_line(workers: NvmlWorkers, hang: Hang) -> None:
@@ -145,7 +183,7 @@ async def test_the_line_is_bounded(hang: Hang) -> None:
     await asyncio.to_thread(hang.started.wait, 30)
     waiting = [asyncio.create_task(workers.call("gpu-3", len, "abc")) for _ in range(2)]
     await asyncio.sleep(0)
-    with pytest.raises(NvmlTimeoutError):
+    with pytest.raises(NvmlTimeoutError, match="too many NVML calls"):
         await workers.call("gpu-3", len, "abc")
     hang.released.set()
     assert await asyncio.gather(first, *waiting) == ["late", 3, 3]

@@ -1,0 +1,56 @@
+"""Blocking work that may hang for ever, off the event loop and with a deadline.
+
+A daemon thread of its own, not the loop's pool, whose threads are waited for when the process ends. One run at a time:
+while one hangs, the next is refused at once, so that what hangs costs one thread.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVarTuple
+
+Ts = TypeVarTuple("Ts")
+
+
+class Aside:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+
+    async def run(self, seconds: float, fn: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Raises what ``fn`` raises, or TimeoutError when it, or the run before, hangs."""
+        if self._thread is not None and self._thread.is_alive():
+            raise TimeoutError("it still hangs")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._thread = threading.Thread(target=_work, args=(loop, done, fn, args), name=self._name, daemon=True)
+        self._thread.start()
+        finished, _ = await asyncio.wait([done], timeout=seconds)
+        if not finished:
+            done.cancel()
+            raise TimeoutError(f"no end within {seconds:g} s")
+        done.result()
+
+
+def _work(
+    loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], fn: Callable[..., object], args: tuple[Any, ...]
+) -> None:
+    error: BaseException | None = None
+    try:
+        fn(*args)
+    except BaseException as raised:
+        error = raised
+
+    def settle() -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        # The loop has ended: nobody is left to tell.
+        return
