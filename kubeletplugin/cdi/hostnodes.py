@@ -20,12 +20,12 @@ from typing import Protocol
 from kubeletplugin.cdi.roots import DriverRoot
 from kubeletplugin.cdi.spec import DeviceNode
 from kubeletplugin.errors import ClaimError
+from kubeletplugin.inventory import capabilities
 
 COMMON_NODES = ("/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
 """What every container with a GPU needs, where the module behind it is loaded."""
 
 _DEFAULT_MODE = 0o666
-_CAPS_DRIVER = "nvidia-caps"
 # Drivers before 555 register one range named nvidia-frontend for GPUs, control and modeset.
 _FRONTEND = ("nvidia", "nvidia-frontend")
 _FIXED_MINORS: Mapping[str, tuple[tuple[str, ...], int]] = {
@@ -129,27 +129,29 @@ class HostNodes:
 
         They need not exist on the host. Raises ClaimError when the driver doesn't list them.
         """
-        partition = f"driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gpu_instance}"
-        files = (self._proc / partition / "access", self._proc / partition / f"ci{compute_instance}" / "access")
-        major = self._majors().get(_CAPS_DRIVER)
+        files = capabilities.of_partition(self._proc, gpu_minor, gpu_instance, compute_instance)
+        major = self._majors().get(capabilities.MAJOR_NAME)
         if major is None:
             raise ClaimError(
                 f"find the MIG capabilities of GPU minor {gpu_minor}: {self._proc / 'devices'} lists no "
-                f"{_CAPS_DRIVER}; load the NVIDIA driver with MIG support on the node"
+                f"{capabilities.MAJOR_NAME}; load the NVIDIA driver with MIG support on the node"
             )
         return tuple(self._caps_node(path, major) for path in files)
 
     def _caps_node(self, access: Path, major: int) -> DeviceNode:
         try:
-            facts = dict(re.findall(r"^(\w+):\s*(\d+)\s*$", access.read_text(), re.MULTILINE))
-            minor, mode = int(facts["DeviceFileMinor"]), int(facts["DeviceFileMode"])
-        except (OSError, KeyError, UnicodeDecodeError) as error:
+            capability = capabilities.read(access)
+        except (OSError, ValueError) as error:
             raise ClaimError(
                 f"read {access}: {type(error).__name__}; the partition is gone or its driver is reloading, so look at "
                 "nvidia-smi -L on the node"
             ) from error
         return DeviceNode(
-            path=f"/dev/nvidia-caps/nvidia-cap{minor}", type="c", major=major, minor=minor, file_mode=mode
+            path=f"/dev/{capability.node}",
+            type="c",
+            major=major,
+            minor=capability.minor,
+            file_mode=capability.mode,
         )
 
     def _node(self, path: str, majors: Mapping[str, int]) -> DeviceNode | None:
