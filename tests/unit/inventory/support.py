@@ -1,9 +1,11 @@
 """A simulated node to look at, with workers that answer at once and bindings that live in memory."""
 
+import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from kubeletplugin.inventory.exclusion import Exclusion
 from kubeletplugin.inventory.model import Device, Inventory
@@ -28,6 +30,21 @@ class InlineWorkers:
         if key in self.hung:
             raise NvmlTimeoutError(fn.__name__, timeout or 5.0)
         return fn(*args)
+
+
+class Busy(Protocol):
+    @property
+    def busy(self) -> bool: ...
+
+
+async def until_idle(workers: Busy) -> None:
+    """Until no call is inside NVML."""
+
+    def wait() -> None:
+        while workers.busy:
+            time.sleep(0.001)
+
+    await asyncio.to_thread(wait)
 
 
 @dataclass(slots=True)
@@ -59,7 +76,7 @@ class Machine:
     node: SimulatedNode
     nvml: SimulatedNvml
     tree: Path
-    workers: InlineWorkers = field(default_factory=InlineWorkers)
+    workers: Any = field(default_factory=InlineWorkers)
 
     def close(self) -> None:
         """Ends the session that a look without a service needs."""

@@ -7,6 +7,7 @@ from typing import TypeVar, TypeVarTuple
 import pytest
 
 from deviceclasses import names
+from kubeletplugin.inventory.exclusion import Exclusion
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.inventory.probe import InventoryProber
 from kubeletplugin.inventory.simulated import simulated_surroundings
@@ -133,6 +134,18 @@ async def test_an_h100_without_memory_is_a_fault_and_never_gets_the_systems(make
     assert [gpu.index for gpu in inventory.withheld] == [SICK]
 
 
+async def test_no_memory_is_a_fault_unless_the_part_is_known_to_share_the_systems(
+    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, withheld in (("dgx-h100", 8), ("dgx-spark", 0)):
+        machine = make_machine(name)
+        monkeypatch.setattr(type(machine.nvml), "memory_info", lambda self, device: Memory(0, 0, 0))
+        inventory = await machine.inventory()
+        assert len(inventory.withheld) == withheld, name
+        assert all("no memory" in gpu.reason for gpu in inventory.withheld)
+        assert all(device.memory_bytes > 0 for device in inventory.devices)
+
+
 async def test_a_lost_gpu_is_lost(make_machine: MakeMachine) -> None:
     machine = make_machine()
     await machine.inventory()
@@ -156,6 +169,10 @@ class ImpatientWith:
 
     async def call(self, key: str, fn: Callable[[*Ts], T], *args: *Ts, timeout: float | None = None) -> T:
         return await self.workers.call(key, fn, *args, timeout=0.05 if key == self.key else 30.0)
+
+    @property
+    def busy(self) -> bool:
+        return self.workers.busy
 
 
 async def test_a_gpu_that_hangs_costs_only_itself(make_machine: MakeMachine) -> None:
@@ -196,6 +213,47 @@ async def test_unless_another_index_has_that_name_now(make_machine: MakeMachine)
     inventory = (await prober.look()).inventory
     assert [gpu.uuid for gpu in inventory.withheld] == [""]
     assert machine.uuid(3) in inventory.answered
+
+
+async def test_a_gpu_without_a_name_is_known_by_its_address_and_not_by_anothers_index(
+    make_machine: MakeMachine,
+) -> None:
+    machine = make_machine()
+    prober = machine.prober()
+    await prober.look()
+    machine.node.remove_gpu(2)
+    machine.node.inject_fault(3, "uuid", NvmlCode.GPU_IS_LOST)
+    look = await prober.look()
+    assert [(gpu.index, gpu.uuid) for gpu in look.inventory.withheld] == [(2, machine.uuid(3))]
+    assert look.inventory.lost == {machine.uuid(3)}
+    again = (await prober.look()).inventory
+    assert [gpu.uuid for gpu in again.withheld] == [machine.uuid(3)]
+
+
+async def test_an_index_means_nothing_once_the_others_have_moved(make_machine: MakeMachine) -> None:
+    machine = make_machine()
+    prober = machine.prober()
+    await prober.look()
+    machine.node.remove_gpu(2)
+    machine.workers.hung.add("index 2")
+    inventory = (await prober.look()).inventory
+    assert [(gpu.index, gpu.uuid) for gpu in inventory.withheld] == [(2, "")]
+
+
+async def test_an_excluded_gpu_without_a_name_stays_excluded_where_it_is(make_machine: MakeMachine) -> None:
+    machine = make_machine()
+    prober = machine.prober()
+    rules = [Exclusion(machine.uuid(3), "display")]
+    await prober.look(rules)
+    machine.workers.hung.add("index 3")
+    inventory = (await prober.look(rules)).inventory
+    assert [(gpu.uuid, gpu.excluded) for gpu in inventory.withheld] == [(machine.uuid(3), True)]
+    machine.node.set_order([3, 0, 1, 2, 4, 5, 6, 7])
+    inventory = (await prober.look(rules)).inventory
+    assert [(gpu.index, gpu.uuid, gpu.excluded) for gpu in inventory.withheld] == [
+        (0, machine.uuid(3), True),
+        (3, "", False),
+    ]
 
 
 @pytest.mark.parametrize("twin", ["minor", "uuid"])

@@ -185,3 +185,132 @@ def test_each_problem_is_logged_once_while_it_lasts(
         assert len(caplog.records) == told
         keeper.ensure([0, 1])
         assert len(caplog.records) == told + 1
+
+
+# --- MIG capabilities ---
+
+
+def partition(proc: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = proc / "driver/nvidia/capabilities/gpu0/mig" / name / "access"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def capability(minor: int, modify: int = 1) -> str:
+    return f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: {modify}\n"
+
+
+def test_existing_partitions_get_their_nodes_and_links(dev: Path, proc: Path) -> None:
+    """A claim gets them by number, so nothing else makes the link that a daemon-reload needs."""
+    partition(proc, {"gi9": capability(84), "gi9/ci0": capability(85), "gi10": "DeviceFileMode: 292\n"})
+    report = ensure_device_nodes(place(dev), proc, [0])
+    assert report.problems == {}
+    assert numbers(dev / "nvidia-caps") == {"nvidia-cap84": (236, 84), "nvidia-cap85": (236, 85)}
+    assert stat.S_IMODE((dev / "nvidia-caps/nvidia-cap84").stat().st_mode) == 0o444
+    assert str((dev / "char/236:85").readlink()) == "../nvidia-caps/nvidia-cap85"
+    assert ensure_device_nodes(place(dev), proc, [0]).made == ()
+
+
+def test_hands_off_a_capability_of_which_the_driver_says_so(dev: Path, proc: Path) -> None:
+    partition(proc, {"gi9": capability(84, modify=0)})
+    report = ensure_device_nodes(place(dev), proc, [0])
+    assert not (dev / "nvidia-caps").exists()
+    assert "DeviceFileModify" in report.problems[str(dev / "nvidia-caps/nvidia-cap84")]
+
+
+# --- what is there stays until there is something better ---
+
+
+def test_a_stale_node_stays_where_a_better_one_cannot_be_made(dev: Path, proc: Path) -> None:
+    os.mknod(dev / "nvidia0", stat.S_IFCHR | 0o666, os.makedev(42, 0))
+    report = ensure_device_nodes(place(dev), proc, [0], make_node=refuse)
+    assert numbers(dev)["nvidia0"] == (42, 0)
+    assert "CAP_MKNOD" in report.problems[str(dev / "nvidia0")]
+
+
+def test_a_node_is_there_whole_or_not_at_all(dev: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proc = proc_tree(tmp_path, params="DeviceFileUID: 1234\nDeviceFileGID: 5678\n")
+    os.mknod(dev / "nvidia0", stat.S_IFCHR | 0o666, os.makedev(42, 0))
+
+    def forbid(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", forbid)
+    ensure_device_nodes(place(dev), proc, [0])
+    assert numbers(dev) == {"nvidia0": (42, 0)}
+    assert [path.name for path in dev.iterdir()] == ["nvidia0", "char"]
+
+
+def test_the_drivers_own_owner_is_followed(dev: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proc = proc_tree(tmp_path, params="DeviceFileUID: 1234\nDeviceFileGID: 5678\nDeviceFileMode: 432\n")
+    owned: dict[str, tuple[int, int]] = {}
+    monkeypatch.setattr(os, "chown", lambda path, uid, gid: owned.update({Path(path).name: (uid, gid)}))
+    ensure_device_nodes(place(dev), proc, [0])
+    assert owned == {f".{name}.gpuclaim": (1234, 5678) for name in ALL if name != "nvidia5"}
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "dangling link"])
+def test_what_is_no_node_is_left_alone(kind: str, dev: Path, proc: Path) -> None:
+    path = dev / "nvidia0"
+    if kind == "file":
+        path.write_text("mine")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    report = ensure_device_nodes(place(dev), proc, [0])
+    assert "remove it" in report.problems[str(path)]
+    assert "nvidia0" not in numbers_or_none(dev)
+    assert path.is_symlink() or path.exists()
+
+
+def numbers_or_none(dev: Path) -> set[str]:
+    return {path.name for path in dev.iterdir() if path.exists() and stat.S_ISCHR(path.stat().st_mode)}
+
+
+def test_a_node_that_vanishes_while_it_is_looked_at_raises_nothing(
+    dev: Path, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_device_nodes(place(dev), proc, [0, 1])
+    real = Path.stat
+    asked: list[str] = []
+
+    def stat_once(path: Path, **options: bool) -> os.stat_result:
+        asked.append(path.name)
+        if path.name == "nvidia1":
+            raise FileNotFoundError(2, "No such file or directory")
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat_once)
+    (dev / "char/195:0").unlink()
+    linked, problems = ensure_char_links(place(dev))
+    assert "nvidia1" in asked
+    assert (linked, problems) == ((str(dev / "char/195:0"),), {})
+
+
+# --- a driver in a container ---
+
+
+def test_a_containers_driver_has_its_own_nodes_and_the_host_the_links(dev: Path, proc: Path, tmp_path: Path) -> None:
+    """systemd looks in the host's /dev/char, wherever the nodes are."""
+    own = tmp_path / "driver/dev"
+    own.mkdir(parents=True)
+    report = ensure_device_nodes(NodePlace(own, "/run/nvidia/driver/dev", dev), proc, [0])
+    assert report.problems == {}
+    assert numbers(own)["nvidia0"] == (195, 0)
+    assert numbers(dev) == {}
+    assert not (own / "char").exists()
+    assert str((dev / "char/195:0").readlink()) == "/run/nvidia/driver/dev/nvidia0"
+
+
+def test_the_keeper_asks_each_time_where_the_nodes_are(dev: Path, proc: Path, tmp_path: Path) -> None:
+    own = tmp_path / "driver/dev"
+    own.mkdir(parents=True)
+    places = [NodePlace(own, "/run/nvidia/driver/dev", dev), place(dev)]
+    keeper = DeviceNodeKeeper(lambda: places[-1], proc)
+    keeper.ensure([0])
+    assert numbers(own) == {}
+    places.pop()
+    keeper.ensure([0])
+    assert numbers(own)["nvidia0"] == (195, 0)
