@@ -32,7 +32,7 @@ from kubeletplugin.clock import Clock
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.slices.compare import DroppedField, DroppedFieldsError, dropped_fields
 from kubeletplugin.slices.exclusions import Exclusions
-from kubeletplugin.slices.pace import REFILL_SECONDS, RepairPace
+from kubeletplugin.slices.pace import CHANGES_REFILL_SECONDS, DELETIONS_REFILL_SECONDS, RepairPace
 from kubeletplugin.slices.pool import Pool, PoolContent, Publisher, cut_pool, device_json, new_slice
 from kubeletplugin.slices.store import SliceStore
 from kubeletplugin.slices.sync import Plan, PoolSync, SliceGone, SliceRefused, WriteVerb
@@ -80,8 +80,8 @@ class _PoolState:
     asked: bool = False
     failing: bool = False
     refused_until: float = 0.0
-    deletions: RepairPace = field(default_factory=RepairPace)
-    changes: RepairPace = field(default_factory=RepairPace)
+    deletions: RepairPace = field(default_factory=lambda: RepairPace(DELETIONS_REFILL_SECONDS))
+    changes: RepairPace = field(default_factory=lambda: RepairPace(CHANGES_REFILL_SECONDS))
     undo: list[RepairPace] = field(default_factory=list)
 
     def forget_failure(self) -> None:
@@ -305,13 +305,13 @@ class SliceController:
         """Once per attempt that writes. ``undo`` is emptied."""
         used_up = [pace for pace in undo if pace.repaired(self._clock.monotonic())]
         undo.clear()
-        if used_up:
+        for pace in used_up:
             _log.warning(
                 "pool %s: somebody keeps changing or deleting its ResourceSlices; they are put right every %.0f s from"
                 " now on. Look for another driver named %s on this node, for mutating webhooks, and in the slices'"
                 " metadata.managedFields",
                 name,
-                REFILL_SECONDS,
+                pace.refill_seconds,
                 self._publisher.driver,
             )
 

@@ -6,22 +6,25 @@ ever as fast as the server answers. So repairs come out of a stock that refills 
 """
 
 BURST = 20
-"""Repairs without delay: more than kubelets that crash one after the other ask for."""
-REFILL_SECONDS = 30.0
-"""Per repair once the stock is used up: a whole cluster in such a fight does its server no harm."""
+"""Repairs without delay."""
+CHANGES_REFILL_SECONDS = 30.0
+"""Per repair once the stock is used up: a cluster whose every node is in such a fight does its server no harm."""
+DELETIONS_REFILL_SECONDS = 5.0
+"""No kubelet starts more often than that, so that its wipes are never waited with, however often it crashes."""
 
 
 class RepairPace:
     """Of one kind of change to one pool. Times are of Clock.monotonic()."""
 
-    def __init__(self) -> None:
+    def __init__(self, refill_seconds: float) -> None:
+        self.refill_seconds = refill_seconds
         self._left = float(BURST)
         self._counted_at = 0.0
         self._told = False
 
     def earliest(self, now: float) -> float:
         """When the next repair may begin."""
-        return now + max(0.0, 1.0 - self._stock(now)) * REFILL_SECONDS
+        return now + max(0.0, 1.0 - self._stock(now)) * self.refill_seconds
 
     def repaired(self, now: float) -> bool:
         """Counts a repair that begins now. True when it is the one that uses up the stock: the time to say so, once
@@ -34,4 +37,4 @@ class RepairPace:
         return first
 
     def _stock(self, now: float) -> float:
-        return min(float(BURST), self._left + (now - self._counted_at) / REFILL_SECONDS)
+        return min(float(BURST), self._left + (now - self._counted_at) / self.refill_seconds)

@@ -13,7 +13,7 @@ from kubeapi.client import Json
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, TooManyRequests, Unreachable
 from kubeletplugin.inventory.model import Attribute
 from kubeletplugin.slices.controller import GUARD_SECONDS, REFUSED_SECONDS, SliceController
-from kubeletplugin.slices.pace import BURST, REFILL_SECONDS
+from kubeletplugin.slices.pace import BURST, CHANGES_REFILL_SECONDS, DELETIONS_REFILL_SECONDS
 from kubeletplugin.slices.pool import PoolContent
 from tests.fakes.clock import VirtualClock
 from tests.unit.slices.memory import MemoryApi, Recorder
@@ -156,12 +156,12 @@ async def test_devices_come_in_the_inventorys_order() -> None:
         assert it.slices == ["00000 g1/1 gpu-7 gpu-2"]
 
 
-@pytest.mark.parametrize("times", [1, 20])
-async def test_a_wipe_is_repaired_at_once_for_ever(times: int) -> None:
+@pytest.mark.parametrize(("times", "apart"), [(1, 17), (20, 17), (20, GUARD_SECONDS), (200, 5)])
+async def test_a_wipe_is_repaired_at_once_for_ever(times: int, apart: float) -> None:
     async with world() as it:
         it.want(plain("a"))
         for _ in range(times):
-            await it.pass_time(17)
+            await it.pass_time(apart)
             it.api.wipe()
             await it.pass_time()
             assert it.slices == ["00000 g1/1 a"]
@@ -201,22 +201,26 @@ async def fight(it: World, once: Callable[[World], None], seconds: int) -> int:
     return len(it.api.calls) - before
 
 
-@pytest.mark.parametrize("once", [changed_by_a_stranger, lambda it: it.api.wipe()], ids=["changes", "deletes"])
+@pytest.mark.parametrize(
+    ("once", "refill"),
+    [(changed_by_a_stranger, CHANGES_REFILL_SECONDS), (lambda it: it.api.wipe(), DELETIONS_REFILL_SECONDS)],
+    ids=["changes", "deletes"],
+)
 async def test_a_fight_ends_in_few_writes_is_told_once_and_is_over_after_quiet(
-    once: Callable[[World], None], caplog: pytest.LogCaptureFixture
+    once: Callable[[World], None], refill: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world() as it:
         it.want(plain("a"))
         await it.pass_time(1)
-        assert BURST <= await fight(it, once, 60) <= BURST + 3
-        assert await fight(it, once, 300) <= 11
+        assert BURST <= await fight(it, once, 60) <= BURST + 60 / refill + 1
+        assert await fight(it, once, 300) <= 300 / refill + 1
         (line,) = [r.getMessage() for r in caplog.records if "somebody keeps changing" in r.getMessage()]
         assert line.startswith(f"pool {NODE}: ") and "metadata.managedFields" in line
         assert not it.accepted()
-        await it.pass_time(REFILL_SECONDS)
+        await it.pass_time(refill)
         assert it.slices == ["00000 g1/1 a"]
         assert it.accepted()
-        await it.pass_time(BURST * REFILL_SECONDS)
+        await it.pass_time(BURST * refill)
         for _ in range(BURST):
             once(it)
             await it.pass_time(GUARD_SECONDS)
