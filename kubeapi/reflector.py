@@ -112,8 +112,9 @@ class Reflector:
         silence: float = 180.0,
         backoff: Backoff | None = None,
         rng: random.Random | None = None,
+        complaints: Complaints | None = None,
     ) -> None:
-        """``silence``: seconds without event or bookmark after which a watch is given up and resumed. Above the
+        """``complaints``: shared by reflectors whose troubles are one to a reader. ``silence``: seconds without event or bookmark after which a watch is given up and resumed. Above the
         client's own limit, which usually comes first; this one also covers clients without."""
         self._api = api
         self._resource = resource
@@ -129,7 +130,7 @@ class Reflector:
         self._version = ""
         self._heard = 0
         self._mute = 0
-        self._complaints = Complaints(_log, f"list and watch {resource.plural}")
+        self._complaints = complaints or Complaints(_log, f"list and watch {resource.plural}")
         self._list_failed = False
         self._subscribers: list[Callable[[Change], None]] = []
         self._running = False

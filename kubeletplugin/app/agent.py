@@ -14,7 +14,8 @@ from typing import Any
 
 from deviceclasses.names import DRIVER_NAME
 from kubeapi.client import KubeApi
-from kubeapi.errors import ApiError, ConfigError, Invalid
+from kubeapi.complaints import Complaints
+from kubeapi.errors import ApiError, ConfigError
 from kubeapi.events import EventRecorder
 from kubeapi.rest import connect
 from kubeletplugin.app import control
@@ -180,16 +181,13 @@ class Agent:
         return parts.inventory.current
 
     async def _dry_run(self, parts: Parts, inventory: Inventory) -> None:
-        said = ""
+        complaints = Complaints(log, "try the node's slices without writing them")
         while True:
             try:
                 await parts.slices.dry_run(inventory)
                 return
             except ApiError as error:
-                text = _explain(error)
-                if text != said:
-                    log.warning("%s", text)
-                said = text
+                complaints.failed(error, RETRY_SECONDS)
                 if not self._others_serve(parts):
                     return
             await self._clock.sleep(RETRY_SECONDS)
@@ -283,9 +281,3 @@ def _node_place(hardware: Hardware) -> NodePlace:
     """The same as what claims get their nodes from (app.specs)."""
     dev = find_dev_root(hardware.locate_driver() or hardware.host, hardware.host)
     return NodePlace(dev.seen("/dev"), dev.host_path("/dev"), hardware.host.seen("/dev"))
-
-
-def _explain(error: ApiError) -> str:
-    if isinstance(error, Invalid):
-        return f"try the node's slices: the API server refuses them: {error}"
-    return f"try the node's slices: {error}; check the network, and that deploy/manifests are applied"

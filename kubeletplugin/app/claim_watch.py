@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from kubeapi.client import RESOURCE_CLAIMS, Json, KubeApi
+from kubeapi.complaints import Complaints
 from kubeapi.reflector import Change, Reflector
 from kubeletplugin.clock import Clock
 from kubeletplugin.prepare.model import ClaimRef
@@ -22,6 +23,7 @@ class ClaimWatches:
         self._api = api
         self._clock = clock
         self._observe = observe
+        self._complaints = Complaints(log, "watch the node's claims")
         self._watches: dict[ClaimRef, asyncio.Task[None]] = {}
 
     def follow(self, claims: frozenset[ClaimRef]) -> None:
@@ -49,6 +51,7 @@ class ClaimWatches:
             clock=self._clock,
             namespace=ref.namespace,
             field_selector=f"metadata.name={ref.name}",
+            complaints=self._complaints,
         )
 
         def told(change: Change) -> None:
