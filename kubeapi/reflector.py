@@ -114,8 +114,9 @@ class Reflector:
         rng: random.Random | None = None,
         complaints: Complaints | None = None,
     ) -> None:
-        """``complaints``: shared by reflectors whose troubles are one to a reader. ``silence``: seconds without event or bookmark after which a watch is given up and resumed. Above the
-        client's own limit, which usually comes first; this one also covers clients without."""
+        """``silence``: seconds without event or bookmark after which a watch is given up and resumed. Above the
+        client's own limit, which usually comes first; this one also covers clients without. ``complaints`` may be
+        shared by reflectors whose troubles are one to a reader."""
         self._api = api
         self._resource = resource
         self._clock = clock
