@@ -240,6 +240,17 @@ async def test_an_index_means_nothing_once_the_others_have_moved(make_machine: M
     assert [(gpu.index, gpu.uuid) for gpu in inventory.withheld] == [(2, "")]
 
 
+async def test_no_two_gpus_are_taken_for_the_same(make_machine: MakeMachine) -> None:
+    machine = make_machine()
+    prober = machine.prober()
+    await prober.look()
+    machine.node.set_order([0, 1, 2, 4, 3, 5, 6, 7])
+    machine.node.inject_fault(4, "uuid", NvmlCode.UNKNOWN)
+    machine.workers.hung.add("index 4")
+    inventory = (await prober.look()).inventory
+    assert [(gpu.index, gpu.uuid) for gpu in inventory.withheld] == [(3, machine.uuid(4)), (4, "")]
+
+
 async def test_an_excluded_gpu_without_a_name_stays_excluded_where_it_is(make_machine: MakeMachine) -> None:
     machine = make_machine()
     prober = machine.prober()

@@ -78,6 +78,7 @@ async def test_a_new_cause_is_tried_at_once_and_for_all() -> None:
     assert session.session.why_renew(LOST) == "GPU 0 is lost"
     assert session.session.why_renew(LOST) == ""
     assert session.session.why_renew({**LOST, "GPU-b 15": "GPU 1 is lost"}) == "GPU 1 is lost"
+    assert session.session.why_renew({"GPU-b 15": "GPU 1 is lost"}) == ""
     await session.clock.advance(RENEW_SECONDS)
     assert session.session.why_renew(LOST) == "", "the cure for the other was one for this too"
 

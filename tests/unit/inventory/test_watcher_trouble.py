@@ -12,6 +12,7 @@ from kubeletplugin.health.verdict import Health, judge
 from kubeletplugin.inventory import watcher
 from kubeletplugin.inventory.exclusion import Exclusion
 from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.nvml.errors import NvmlTimeoutError
 from tests.unit.inventory.conftest import MakeMachine
 from tests.unit.inventory.support import Bindings, Machine, until_idle
 from tests.unit.inventory.test_faults import ImpatientWith
@@ -30,6 +31,10 @@ def count_shutdowns(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[s
 
     monkeypatch.setattr(machine.nvml, "shutdown", shutdown)
     return shutdowns
+
+
+def too_late() -> str:
+    raise NvmlTimeoutError("driver_version", 5)
 
 
 # --- calls that hang ---
@@ -90,6 +95,9 @@ async def test_a_driver_that_hangs_is_not_shut_down(make_machine: MakeMachine, m
             await watched.service.refresh()
         assert "_read_node" not in watched.service.problem
         machine.workers.hung.clear()
+        with monkeypatch.context() as patch, pytest.raises(RecoverableError, match="gave no answer"):
+            patch.setattr(machine.nvml, "driver_version", too_late)
+            await watched.service.refresh()
         assert len((await watched.service.refresh()).answered) == 8
         assert (shutdowns, watched.session.generation) == ([], 1)
 
@@ -167,6 +175,20 @@ async def test_while_nobody_can_say_what_is_held_everything_counts_as_held(make_
         bindings.error = None
         await watched.clock.advance(10)
         assert watched.names() == set()
+
+
+async def test_a_driver_is_gone_after_a_minute_of_its_own(make_machine: MakeMachine) -> None:
+    async with watching(make_machine(), bound=False) as watched:
+        bindings = Broken()
+        watched.service.use_bindings(bindings)
+        await watched.service.refresh()
+        bindings.error = OSError(5, "I/O error")
+        await watched.clock.advance(watcher.DRIVER_GONE_SECONDS + 20)
+        bindings.error = None
+        watched.node.set_driver(loaded=False)
+        await watched.clock.advance(20)
+        assert "DRIVER_NOT_LOADED" in watched.service.problem
+        assert len(watched.names()) == 8
 
 
 async def test_each_trouble_is_told_once(make_machine: MakeMachine, caplog: pytest.LogCaptureFixture) -> None:
