@@ -20,6 +20,9 @@ STARTS = 5
 ROUNDS = 2
 CYCLES = 50
 LEVELS = (0, 50, 200)
+MEASURED, HOLDERS = range(GPUS - 1), range(GPUS - 1, GPUS)
+"""GPUs whose claims come and go, and the one that all held claims are for: no measured one has sharers to ask for."""
+
 BATCHES = 10
 COUNTED = 20
 GROWTH_CYCLES = 250
@@ -79,11 +82,11 @@ async def calling(node: BenchNode) -> Figures:
     for number in range(ROUNDS):
         held: list[Claim] = []
         for level in LEVELS:
-            more = await node.make_claims(level - len(held), admin=True)
+            more = await node.make_claims(level - len(held), gpus=HOLDERS, admin=True)
             for claim in more:
                 await node.prepare(claim)
             held += more
-            claims = await node.make_claims(CYCLES)
+            claims = await node.make_claims(CYCLES, gpus=MEASURED)
             await asyncio.sleep(SETTLE_SECONDS)
             before = usage(node.pid)
             gets, prepares, unprepares = await _cycles(node, claims)

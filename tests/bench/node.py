@@ -40,8 +40,7 @@ CREATE_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One pod's claim of one device, allocated. ``admin`` ones hold nothing and are in nobody's way, but are
-    prepared like any other: so a node of eight GPUs can have hundreds."""
+    """One pod's claim of one GPU, allocated."""
 
     uid: str
     name: str
@@ -167,14 +166,15 @@ class BenchNode:
         return seconds
 
     # --- claims ---
-    async def make_claims(self, count: int, *, gpu: int | None = None, admin: bool = False) -> list[Claim]:
-        """Allocated claims of one GPU each: of ``gpu``, or of one after the other."""
+    async def make_claims(self, count: int, *, gpus: Sequence[int] = range(GPUS), admin: bool = False) -> list[Claim]:
+        """Of ``gpus`` in turn. ``admin`` ones are in nobody's way but prepared like any other: so that a node of
+        eight GPUs can have hundreds."""
         turn = asyncio.Semaphore(CREATE_AT_ONCE)
 
         async def make(number: int) -> Claim:
             async with turn:
-                device = number % GPUS if gpu is None else gpu
-                return await self._make_claim(f"claim-{self._numbers + number}", f"gpu-{device}", admin)
+                device = f"gpu-{gpus[number % len(gpus)]}"
+                return await self._make_claim(f"claim-{self._numbers + number}", device, admin)
 
         made = await asyncio.gather(*(make(number) for number in range(count)))
         self._numbers += count
