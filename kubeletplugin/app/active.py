@@ -6,7 +6,6 @@ file alone, since a close would checkpoint beside the new holder.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ LEDGER_FILE = "ledger.db"
 CDI_PREFIX = "k8s.gpu.nvidia.com-"
 RESTART_SECONDS = 5.0
 FOLLOW_SECONDS = 60.0
-FIRST_LOOK_SECONDS = 10.0
+FIRST_LOOK_SECONDS = 5.0
 """How long a take-over waits for a look under bound names; without one it goes on with what is known."""
 
 
@@ -106,17 +105,17 @@ class ActiveNode:
         await asyncio.to_thread(writer.remove_leftovers)
         specs = await asyncio.to_thread(HostSpecs, writer, parts.hardware)
         parts.inventory.use_bindings(ledger)
-        with contextlib.suppress(RecoverableError, TimeoutError):
-            await asyncio.wait_for(parts.inventory.refresh(), FIRST_LOOK_SECONDS)
-        if parts.inventory.current is not None:
+        bound = asyncio.create_task(self._look_under_bindings(), name="look under bound names")
+        self._tasks.append(bound)
+        await asyncio.wait([bound], timeout=FIRST_LOOK_SECONDS)
+        if bound.done() and parts.inventory.current is not None:
             await asyncio.to_thread(specs.refresh, parts.inventory.current.driver_version)
-        manager = self._new_manager(ledger, specs)
+        self._manager = manager = self._new_manager(ledger, specs, bound)
         self._watches = watches = ClaimWatches(parts.api, parts.clock, manager.observe_claim)
         await manager.recover()
-        self._manager = manager
         watch = FileWatch(KubeletStateFile(parts.settings.kubelet_root_dir).path)
         self._start("sweep", manager.run)
-        self._start("publish the inventory", lambda: self._publish(manager))
+        self._start("publish the inventory", lambda: self._publish(manager, bound))
         self._start("keep the driver's CDI file", lambda: self._refresh_specs(specs))
         self._start("watch the kubelet's state", watch.run)
         self._start("read the kubelet's state", lambda: _observe_kubelet(manager, watch))
@@ -152,15 +151,30 @@ class ActiveNode:
             parts.notices.ledger_damaged(str(error), aside)
             return await Ledger.open(path, fence=parts.lease, boot_id=boot_id, epoch=epoch)
 
-    def _new_manager(self, ledger: Ledger, specs: HostSpecs) -> ClaimManager:
+    async def _look_under_bindings(self) -> None:
+        """Until one succeeded: a name as it was looked up before may mean another GPU than the one it is bound to."""
+        while True:
+            try:
+                await self._parts.inventory.refresh()
+                return
+            except RecoverableError as error:
+                log.info("look under bound names: %s", error)
+            await self._parts.clock.sleep(RESTART_SECONDS)
+
+    def _new_manager(self, ledger: Ledger, specs: HostSpecs, bound: asyncio.Task[None]) -> ClaimManager:
         parts = self._parts
+
+        def inventory() -> Inventory:
+            known = parts.inventory.current if bound.done() else None
+            return known or Inventory(driver_version="")
+
         host = parts.settings.host_root
         cgroups = PodCgroups(host / str(SYS / "fs" / "cgroup").lstrip("/"), host / "proc")
         return ClaimManager(
             api=parts.api,
             ledger=ledger,
             specs=specs,
-            inventory=lambda: parts.inventory.current or Inventory(driver_version=""),
+            inventory=inventory,
             pool_name=parts.settings.node_name,
             boot_id=parts.lease.boot_id,
             fence=parts.lease,
@@ -171,9 +185,10 @@ class ActiveNode:
         )
 
     # --- standing work ---
-    async def _publish(self, manager: ClaimManager) -> None:
+    async def _publish(self, manager: ClaimManager, bound: asyncio.Task[None]) -> None:
         """A device with a problem is kept for who has it, and offered to nobody."""
         parts = self._parts
+        await asyncio.wait([bound])
         async for inventory in parts.inventory.changes():
             parts.notices.inventory_changed(inventory)
             offered = tuple(device for device in inventory.devices if not device.problem)

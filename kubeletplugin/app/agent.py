@@ -154,7 +154,11 @@ class Agent:
             )
         while not await asyncio.to_thread(registry.is_dir):
             await self._clock.sleep(1.0)
-        await asyncio.to_thread(self._settings.plugin_dir.mkdir, parents=True, exist_ok=True)
+        folder = self._settings.plugin_dir
+        try:
+            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        except OSError as error:
+            raise FatalError(f"make the plugin's folder {folder}: {error.strerror}; is it mounted writable?") from error
 
     async def _connect(self) -> KubeApi:
         try:

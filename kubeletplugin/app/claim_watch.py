@@ -25,9 +25,12 @@ class ClaimWatches:
         self._observe = observe
         self._complaints = Complaints(log, "watch the node's claims")
         self._watches: dict[ClaimRef, asyncio.Task[None]] = {}
+        self._stopped = False
 
     def follow(self, claims: frozenset[ClaimRef]) -> None:
-        """Watches these and no others."""
+        """Watches these and no others; after ``stop`` none."""
+        if self._stopped:
+            claims = frozenset()
         for ref in self._watches.keys() - claims:
             self._watches.pop(ref).cancel()
         for ref in claims - self._watches.keys():
@@ -41,6 +44,7 @@ class ClaimWatches:
 
     async def stop(self) -> None:
         tasks = list(self._watches.values())
+        self._stopped = True
         self.follow(frozenset())
         await asyncio.gather(*tasks, return_exceptions=True)
 
