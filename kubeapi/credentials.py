@@ -9,7 +9,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -27,11 +27,12 @@ class Connection:
 
     url: str
     """``scheme://host[:port][/prefix]`` without a trailing slash."""
-    authorization: str = ""
+    authorization: str = field(default="", repr=False)
     """Value of the Authorization header; empty where a client certificate or nothing speaks for us."""
     tls: ssl.SSLContext | None = None
     server_hostname: str = ""
-    proxy: str = ""
+    proxy: str = field(default="", repr=False)
+    """May hold a password, as ``authorization`` holds a token, so that neither is shown."""
 
 
 class ConnectionSource(Protocol):

@@ -6,6 +6,7 @@ Every text is one line that names the server and what failed: these lines end in
 
 import json
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,9 @@ from kubeapi.errors import ApiError, Unreachable, from_status
 
 _EXCERPT = 200
 """Characters of a body that isn't a Status shown in an error: enough to recognise a proxy's page."""
+
+_USER_INFO = re.compile(r"//[^/\s]*@")
+"""Name and password in a URL: a proxy's may hold them."""
 
 
 def from_response(url: str, status: int, reason_phrase: str, headers: Mapping[str, str], body: bytes) -> ApiError:
@@ -76,10 +80,14 @@ def _reason(error: BaseException) -> str:
             return "it closed the connection before it answered"
         case aiohttp.ClientPayloadError():
             return "the connection was cut in the middle of an answer"
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy refused: {error.status} {error.message}"
+        case aiohttp.ClientResponseError():
+            return f"{type(error).__name__}: {error.status} {error.message}"
         case OSError():
             return _os_reason(error)
         case _:
-            return f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {_USER_INFO.sub('//', str(error))}"
 
 
 def _os_reason(error: OSError) -> str:

@@ -116,6 +116,9 @@ class Transport:
                         response.headers,
                         await response.read(),
                     )
+            except aiohttp.ClientResponseError as e:
+                # Unchained: its own text holds the proxy's URL with the password, and logs show causes.
+                raise from_exception(connection.url, e) from None
             except (aiohttp.ClientError, OSError) as e:
                 raise from_exception(connection.url, e) from e
             if error.status != 401 or retried:
@@ -140,7 +143,9 @@ class Transport:
     ) -> Any:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(keepalive_timeout=_KEEPALIVE), headers=self._headers
+                # No limit: every watch keeps a connection to itself, and with as many as the limit nothing else gets one.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE),
+                headers=self._headers,
             )
         sent = dict(headers)
         if connection.authorization:

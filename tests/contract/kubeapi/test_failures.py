@@ -1,6 +1,7 @@
 """Whatever an API server, or something in its place, answers: one class and one line."""
 
 import asyncio
+import traceback
 
 import pytest
 from aiohttp import web
@@ -116,3 +117,22 @@ async def test_an_idle_connection_that_the_server_closed_costs_nothing(server: F
     server.cut_connections()
     await asyncio.sleep(0)
     assert (await api.get(NODES, "n1"))["metadata"]["name"] == "n1"
+
+
+async def test_a_proxy_that_refuses_is_told_without_its_password() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        connection = Connection("https://10.0.0.1", proxy=f"http://user:secret@127.0.0.1:{port}")
+        async with RestKubeApi(FixedConnection(connection)) as api:
+            with pytest.raises(errors.Unreachable) as raised:
+                await api.get(NODES, "n1")
+    assert raised.value.message == (
+        "reach API server https://10.0.0.1: the proxy refused: 407 Proxy Authentication Required"
+    )
+    assert "secret" not in "".join(traceback.format_exception(raised.value))

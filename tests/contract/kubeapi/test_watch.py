@@ -155,3 +155,20 @@ async def test_what_isnt_a_watch_event_is_an_error(server: FakeApiServer, api: R
     server.faults.fail(200, verb="watch", raw_body=b'{"type":"ADDED","object":')
     with pytest.raises(Unreachable, match="cut in the middle"):
         await anext(_watch(api, "1"))
+
+
+async def test_many_watches_leave_room_for_other_requests(server: FakeApiServer, api: RestKubeApi) -> None:
+    """Each prepared claim has a watch, and HTTP/1.1 gives each a connection to itself."""
+    version = await _start(api)
+    server.put(NODES, {"metadata": {"name": "n1"}})
+    streams = [_watch(api, version) for _ in range(150)]
+    reads = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    try:
+        async with asyncio.timeout(5):  # only ends a test that has failed
+            await server.until(lambda: server.open_watches["resourceslices"] == len(streams))
+        assert (await api.get(NODES, "n1"))["metadata"]["name"] == "n1"
+    finally:
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+        await asyncio.gather(*(stream.aclose() for stream in streams))

@@ -4,11 +4,15 @@ import json
 
 import aiohttp
 import pytest
+import yarl
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from kubeapi.errors import AlreadyExists, ApiError, ServerError, TooManyRequests
 from kubeapi.failures import from_exception, from_response, from_status_object
 
 URL = "https://10.0.0.1:443"
+_PROXY = yarl.URL("http://user:secret@proxy:3128")
+_PROXIED = aiohttp.RequestInfo(_PROXY, "CONNECT", CIMultiDictProxy(CIMultiDict()), _PROXY)
 
 
 def _status(**fields: object) -> bytes:
@@ -52,6 +56,15 @@ def test_already_exists_is_told_from_other_conflicts() -> None:
         (aiohttp.ServerDisconnectedError(), "it closed the connection before it answered"),
         (aiohttp.ClientPayloadError("x"), "the connection was cut in the middle of an answer"),
         (aiohttp.InvalidURL("x"), "InvalidURL: x"),
+        (aiohttp.InvalidURL("http://user:secret@proxy:3128:1"), "InvalidURL: http://proxy:3128:1"),
+        (
+            aiohttp.ClientHttpProxyError(_PROXIED, (), status=407, message="Proxy Authentication Required"),
+            "the proxy refused: 407 Proxy Authentication Required",
+        ),
+        (
+            aiohttp.ClientResponseError(_PROXIED, (), status=400, message="bad header"),
+            "ClientResponseError: 400 bad header",
+        ),
     ],
 )
 def test_one_line_for_each_way_not_to_answer(error: Exception, text: str) -> None:
