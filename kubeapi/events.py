@@ -1,7 +1,8 @@
 """Events that people read in ``kubectl describe``: few, counted, and never in the way.
 
 ``emit`` only notes what happened and returns; one task writes. So an API server that is slow, away or full of rules
-costs a prepare nothing, and an event that can't be written costs only itself.
+costs a prepare nothing, and an event that can't be written costs only itself: one that is refused is dropped, one
+that the server fails on waits for its own next try, and all wait only for a server that takes nothing from us.
 
 Occurrences of the same thing (same object, reason and key) within six minutes of each other are one Event with a
 count. The API makes an Event's note immutable, so a series shows the note of its first occurrence: what changes from
@@ -17,7 +18,7 @@ from typing import Protocol
 
 from kubeapi.backoff import Backoff, Clock
 from kubeapi.client import EVENTS, Json, Resource
-from kubeapi.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from kubeapi.errors import AlreadyExists, ApiError, NotFound, TooManyRequests, Unauthorized, Unreachable
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ SERIES_INTERVAL = 60.0
 _BURST = 20
 _REFILL = 2.0
 """Seconds per write once the burst is used up."""
+_NOT_ABOUT_THE_EVENT = frozenset({401, 408, 429})
+"""Client errors that say nothing against what was sent."""
 
 
 class EventWriter(Protocol):
@@ -74,6 +77,7 @@ class _Series:
     last_seen: datetime.datetime
     last_seen_at: float
     name: str
+    backoff: Backoff
     count: int = 1
     reported: int = 0
     created: bool = False
@@ -103,7 +107,7 @@ class EventRecorder:
         self._instance = cut(instance, _FIELD_BYTES)
         self._clock = clock
         self._rng = rng if rng is not None else random.Random()
-        self._backoff = Backoff(initial=1.0, maximum=60.0, rng=self._rng)
+        self._backoff = self._new_backoff()
         self._queue_size = queue_size
         self._series: dict[_SeriesKey, _Series] = {}
         self._wake = asyncio.Event()
@@ -157,7 +161,9 @@ class EventRecorder:
         if related is not None:
             body["related"] = related.to_json()
         seen = self._clock.now()
-        self._series[series_key] = _Series(regarding, body, seen, seen, now, self._new_name(regarding.name))
+        self._series[series_key] = _Series(
+            regarding, body, seen, seen, now, self._new_name(regarding.name), self._new_backoff()
+        )
         self._wake.set()
 
     async def run(self) -> None:
@@ -173,10 +179,12 @@ class EventRecorder:
             try:
                 await self._write(*due)
                 self._backoff.reset()
-            except ApiError as e:
+            except (Unreachable, Unauthorized, TooManyRequests) as e:
                 delay = self._backoff.next(e.retry_after)
                 _log.info("write an event: %s; again in %.0f s", e, delay)
                 await self._clock.sleep(delay)
+            except ApiError as e:
+                self._put_off(due[1], e)
 
     async def flush(self) -> None:
         """One try for everything that isn't written yet; for the moment before the end."""
@@ -187,6 +195,13 @@ class EventRecorder:
                 except ApiError as e:
                     self.dropped += series.count - series.reported
                     _log.info("write an event before the end: %s", e)
+
+    def _put_off(self, series: _Series, error: ApiError) -> None:
+        """The server answers but fails on this one, say in a webhook: the others needn't wait for it."""
+        delay = series.backoff.next(error.retry_after)
+        series.next_write_at = self._clock.monotonic() + delay
+        about = series.regarding
+        _log.info("write an event about %s %s: %s; again in %.0f s", about.kind, about.name, error, delay)
 
     def _next_due(self) -> tuple[tuple[_SeriesKey, _Series] | None, float | None]:
         """The series to write now, or the seconds until one is due; None when only ``emit`` can make one due."""
@@ -227,10 +242,13 @@ class EventRecorder:
                 await self._update(series, count)
             else:
                 await self._create(series, count)
-        except (Forbidden, Invalid, NotFound) as e:
+        except ApiError as e:
+            if not 400 <= e.status < 500 or e.status in _NOT_ABOUT_THE_EVENT:
+                raise
             self._give_up(key, series, e)
             return
         series.reported = count
+        series.backoff.reset()
         series.next_write_at = self._clock.monotonic() + SERIES_INTERVAL
         self.written += 1
 
@@ -272,6 +290,9 @@ class EventRecorder:
         for key, series in tuple(self._series.items()):
             if series.count == series.reported and now - series.last_seen_at > SERIES_IDLE:
                 del self._series[key]
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(initial=1.0, maximum=60.0, rng=self._rng)
 
     def _new_name(self, about: str) -> str:
         suffix = f".{self._rng.getrandbits(64):016x}"

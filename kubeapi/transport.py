@@ -143,7 +143,7 @@ class Transport:
     ) -> Any:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                # No limit: every watch keeps a connection to itself, and with as many as the limit nothing else gets one.
+                # No limit: every watch keeps a connection to itself, and past a limit nothing else would get one.
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE),
                 headers=self._headers,
             )

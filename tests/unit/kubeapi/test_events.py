@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from kubeapi.client import Json, Resource
-from kubeapi.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Unreachable
+from kubeapi.errors import (
+    AlreadyExists,
+    ApiError,
+    Forbidden,
+    Invalid,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
 from kubeapi.events import NOTE_BYTES, EventRecorder, ObjectReference, cut
 from tests.fakes.clock import VirtualClock
 
@@ -20,16 +30,21 @@ NODE = ObjectReference("v1", "Node", "n1", uid="uid-n")
 
 
 class Writer:
-    """Records what would be written; ``errors`` are raised one a call."""
+    """Records what would be written; ``errors`` are raised one a call, those in ``poison`` for an Event's note."""
 
     def __init__(self) -> None:
         self.created: list[Json] = []
         self.patched: list[tuple[str, Json]] = []
         self.errors: list[ApiError] = []
+        self.poison: dict[str, ApiError] = {}
+        self.refused = 0
 
     async def create(self, resource: Resource, body: Json, *, namespace: str = "") -> Json:
         assert resource.api_version == "events.k8s.io/v1"
         assert namespace == body["metadata"]["namespace"]
+        if body["note"] in self.poison:
+            self.refused += 1
+            raise self.poison[body["note"]]
         if self.errors:
             raise self.errors.pop(0)
         self.created.append(body)
@@ -204,7 +219,12 @@ async def test_a_lost_answer_makes_no_second_event() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [Forbidden(403, "Forbidden", "no RBAC"), Invalid(422, "Invalid", "bad"), NotFound(404, "NotFound", "no namespace")],
+    [
+        ApiError(400, "BadRequest", "a webhook says no"),
+        Forbidden(403, "Forbidden", "no RBAC"),
+        Invalid(422, "Invalid", "bad"),
+        NotFound(404, "NotFound", "no namespace"),
+    ],
 )
 async def test_what_will_never_be_accepted_is_dropped_counted_and_said_once(
     error: ApiError, caplog: pytest.LogCaptureFixture
@@ -219,6 +239,56 @@ async def test_what_will_never_be_accepted_is_dropped_counted_and_said_once(
     assert [event["note"] for event in rig.writer.created] == ["c"]
     assert rig.recorder.dropped == 2
     assert sum(record.levelname == "WARNING" for record in caplog.records) == 1
+
+
+async def test_events_that_the_server_fails_on_hold_up_no_others() -> None:
+    rig = Rig()
+    rig.writer.poison = {f"bad {number}": ServerError(500, "InternalError", "webhook") for number in range(5)}
+    async with rig.running():
+        for note in rig.writer.poison:
+            rig.emit(note=note)
+        rig.emit(note="good")
+        await rig.clock.settle()
+        assert [event["note"] for event in rig.writer.created] == ["good"]
+        await rig.clock.advance(3600)
+        assert rig.writer.refused < 5 * 130, "under back-off of up to a minute"
+        rig.writer.poison.clear()
+        await rig.clock.advance(60)
+    assert len(rig.writer.created) == 6
+    assert rig.recorder.dropped == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unauthorized(401, "Unauthorized", "expired"),
+        ApiError(408, "Timeout", "slow"),
+        TooManyRequests(429, "TooManyRequests", "busy", retry_after=5.0),
+        ServerError(503, "ServiceUnavailable", "etcd"),
+    ],
+)
+async def test_what_may_be_accepted_later_is_tried_again(error: ApiError) -> None:
+    rig = Rig()
+    rig.writer.errors = [error]
+    async with rig.running():
+        rig.emit()
+        await rig.clock.advance(0.4)
+        assert rig.writer.created == []
+        await rig.clock.advance(6)
+    assert len(rig.writer.created) == 1
+    assert rig.recorder.dropped == 0
+
+
+async def test_a_server_that_takes_nothing_is_asked_for_one_event_only() -> None:
+    rig = Rig()
+    rig.writer.errors = [TooManyRequests(429, "TooManyRequests", "busy", retry_after=30.0)]
+    async with rig.running():
+        rig.emit(note="a")
+        rig.emit(note="b")
+        await rig.clock.advance(29)
+        assert rig.writer.created == []
+        await rig.clock.advance(2)
+    assert [event["note"] for event in rig.writer.created] == ["a", "b"]
 
 
 async def test_a_flood_is_bounded_in_memory_and_in_rate() -> None:
