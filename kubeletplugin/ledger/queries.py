@@ -25,6 +25,8 @@ _HOLD = (
     "id, device_name, device_uuid, gpu_uuid, whole_gpu, share_id, admin, route, holder, holder_namespace, "
     "holder_name, state, since, reason"
 )
+_SETTLED = "settled_at"
+"""Key in meta: when what had been on the node before this ledger was taken in."""
 
 
 # --- claims ---
@@ -46,6 +48,11 @@ def commit_claim(
     in_the_way = conflicts(connection, record.uid, devices)
     if in_the_way:
         return in_the_way
+    _put_claim(connection, record, devices)
+    return ()
+
+
+def _put_claim(connection: sqlite3.Connection, record: ClaimRecord, devices: Sequence[HeldDevice]) -> None:
     connection.execute(
         f"INSERT INTO claims ({_CLAIM}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uid) DO UPDATE SET "
         "namespace = excluded.namespace, name = excluded.name, fingerprint = excluded.fingerprint, "
@@ -69,7 +76,26 @@ def commit_claim(
     holder = Holder(Route.CLAIM, record.uid, record.namespace, record.name)
     for device in devices:
         _insert_hold(connection, device, holder, HoldState.HELD, record.prepared_at, "")
-    return ()
+
+
+# --- what was there before the ledger ---
+def is_settled(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM meta WHERE key = ?", (_SETTLED,)).fetchone() is not None
+
+
+def settle(
+    connection: sqlite3.Connection,
+    strays: Sequence[tuple[ClaimRecord, Sequence[HeldDevice]]],
+    drains: Iterable[Drain],
+    at: str,
+) -> None:
+    """Takes in what was found, whatever it overlaps with: it is so. A claim that has a row keeps it."""
+    for record, devices in strays:
+        if claim(connection, record.uid) is None:
+            _put_claim(connection, record, devices)
+    for drain in drains:
+        _insert_drain(connection, drain, Holder(Route.CLAIM, ""), at)
+    connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (_SETTLED, at))
 
 
 def add_pods(connection: sqlite3.Connection, uid: str, pods: Collection[str]) -> None:
@@ -95,10 +121,7 @@ def end_claim(connection: sqlite3.Connection, uid: str, drains: Iterable[Drain],
     connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
     connection.execute("DELETE FROM claim_pods WHERE claim_uid = ?", (uid,))
     for drain in drains:
-        hold_id = _insert_hold(connection, drain.device, holder, HoldState.DRAINING, at, drain.reason)
-        connection.executemany(
-            "INSERT INTO drain_pods (hold_id, pod_uid) VALUES (?, ?)", [(hold_id, pod) for pod in sorted(drain.pods)]
-        )
+        _insert_drain(connection, drain, holder, at)
 
 
 def _claim_record(connection: sqlite3.Connection, row: Sequence[Any]) -> ClaimRecord:
@@ -207,6 +230,13 @@ def _insert_hold(
     if cursor.lastrowid is None:
         raise sqlite3.InternalError("INSERT gave no row id")
     return cursor.lastrowid
+
+
+def _insert_drain(connection: sqlite3.Connection, drain: Drain, holder: Holder, at: str) -> None:
+    hold_id = _insert_hold(connection, drain.device, holder, HoldState.DRAINING, at, drain.reason)
+    connection.executemany(
+        "INSERT INTO drain_pods (hold_id, pod_uid) VALUES (?, ?)", [(hold_id, pod) for pod in sorted(drain.pods)]
+    )
 
 
 def _holds(connection: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> tuple[Hold, ...]:

@@ -51,7 +51,9 @@ class Checks:
         except api_errors.ApiError:
             return Standing.UNKNOWN
         allocation = claims.read(claim) if claim else None
-        if allocation is not None and hold.device.name in {result.device for result in allocation.results}:
+        if allocation is not None and hold.device.name in {
+            result.device for result in allocation.results if not result.admin
+        }:
             return Standing.VALID
         return await self._end_if_over(ref)
 
@@ -74,9 +76,16 @@ class Checks:
             except (ClaimError, RecoverableError, api_errors.ApiError) as error:
                 log.warning("check claim %s/%s: %s", record.namespace, record.name, error, extra={"claim": record.uid})
 
+    async def remove_stray_files(self, kubelet: KubeletClaims) -> None:
+        """At take-over: no file without a row, unless the kubelet may still need it."""
+        node = self._node
+        recorded = {record.uid for record in await node.ledger.claims()}
+        for uid in await node.offload(node.specs.claim_uids) - recorded:
+            if not kubelet.lists(uid):
+                await node.offload(functools.partial(node.specs.remove, uid))
+
     async def restore_files(self, kubelet: KubeletClaims) -> None:
-        """At take-over: every claim's file anew from its row, and no file without a row unless the kubelet may still
-        need it."""
+        """At take-over: every claim's file anew from its row."""
         node = self._node
         recorded = await node.ledger.claims()
         for record in recorded:
@@ -85,9 +94,6 @@ class Checks:
                 await self._write_file(record, kubelet)
             except (ClaimError, RecoverableError) as error:
                 log.warning("restore file of claim %s: %s", record.name, error, extra={"claim": record.uid})
-        for uid in await node.offload(node.specs.claim_uids) - {record.uid for record in recorded}:
-            if not kubelet.lists(uid):
-                await node.offload(functools.partial(node.specs.remove, uid))
 
     async def _end_if_over(self, ref: ClaimRef) -> Standing:
         if self._turns.busy(ref.uid):

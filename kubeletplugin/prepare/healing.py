@@ -9,6 +9,7 @@ import logging
 from kubeapi import errors as api_errors
 from kubeapi.client import RESOURCE_CLAIMS
 from kubeletplugin.prepare import allocation as claims
+from kubeletplugin.prepare import record as records
 from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
 from kubeletplugin.prepare.model import ClaimRef
 from kubeletplugin.prepare.ports import Node
@@ -53,7 +54,8 @@ class Healer:
         node = self._node
         if not claim.cdi_names or claim.uid in self._unprepared or self._turns.busy(claim.uid):
             return False
-        if await node.ledger.claim(claim.uid) is not None:
+        record = await node.ledger.claim(claim.uid)
+        if record is not None and not records.is_adopted(record):
             return False
         try:
             live = await node.api.get(RESOURCE_CLAIMS, claim.name, namespace=claim.namespace)

@@ -43,6 +43,7 @@ from kubeletplugin.prepare.release import Releaser
 from kubeletplugin.prepare.runs import Runs
 from kubeletplugin.prepare.sightings import Sightings
 from kubeletplugin.prepare.slots import ClaimTurns
+from kubeletplugin.prepare.strays import Strays
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,10 @@ class ClaimManager:
         self._releaser = Releaser(self._node, self._bells, self._sightings)
         self._drains = DrainWatch(self._node, self._bells, self._releaser)
         self._checks = Checks(self._node, self._turns, self._sightings, self._releaser)
-        preparer = Preparer(self._node, self._bells, self._sightings, self._releaser, self._checks, self._drains)
+        self._strays = Strays(self._node, self._sightings)
+        preparer = Preparer(
+            self._node, self._bells, self._sightings, self._releaser, self._checks, self._drains, self._strays
+        )
         self._runs = Runs(self._node, self._turns, preparer)
         self._healer = Healer(self._node, self._turns, self._runs)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -145,6 +149,8 @@ class ClaimManager:
     async def recover(self) -> None:
         """At take-over, before the first call is served: files from rows, and what the kubelet believes prepared."""
         kubelet = await self._node.kubelet_claims()
+        await self._checks.remove_stray_files(kubelet)
+        await self._strays.adopt()
         await self._checks.restore_files(kubelet)
         await self._healer.heal(kubelet)
 

@@ -28,6 +28,7 @@ from kubeletplugin.prepare.plan import Plan, UnknownDevice, Unready, explain_unk
 from kubeletplugin.prepare.ports import Node
 from kubeletplugin.prepare.release import Releaser
 from kubeletplugin.prepare.sightings import Sightings
+from kubeletplugin.prepare.strays import Strays
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Preparer:
         releaser: Releaser,
         checks: Checks,
         drains: DrainWatch,
+        strays: Strays,
     ) -> None:
         self._node = node
         self._bells = bells
@@ -80,6 +82,7 @@ class Preparer:
         self._releaser = releaser
         self._checks = checks
         self._drains = drains
+        self._strays = strays
 
     async def prepare(self, effort: Effort) -> PrepareResult:
         """With the claim's turn. Raises ClaimError, NotActiveError; never RecoverableError."""
@@ -101,10 +104,10 @@ class Preparer:
             return PrepareResult()
         record = await self._node.ledger.claim(allocation.uid)
         self._sightings.follow(allocation.uid, allocation.pods)
-        if record is not None and record.fingerprint != allocation.fingerprint:
+        if record is not None and self._is_other(record, allocation):
             await to_the_end(self._releaser.end(record, "allocated differently"))
             self._sightings.follow(allocation.uid, allocation.pods)
-        elif record is not None and await self._stands(record):
+        elif record is not None and not records.is_adopted(record) and await self._stands(record):
             return await to_the_end(self._as_before(record))
         while True:
             plan, reason = await self._plan(allocation)
@@ -123,6 +126,14 @@ class Preparer:
             allocation = await self._read_same(effort, allocation)
 
     # --- what was prepared before ---
+    def _is_other(self, record: ClaimRecord, allocation: Allocation) -> bool:
+        """Of an adopted one only the devices are known; the commit puts a whole row in its place."""
+        if not records.is_adopted(record):
+            return record.fingerprint != allocation.fingerprint
+        cdi_name = self._node.specs.cdi_name
+        names = {cdi_name(allocation.uid, result.device, result.share_id) for result in allocation.results}
+        return not names.issuperset(record.cdi_names)
+
     async def _stands(self, record: ClaimRecord) -> bool:
         """The row's answer may be given again (model.md, R_BOOT)."""
         node = self._node
@@ -151,6 +162,7 @@ class Preparer:
 
     async def _obstacle(self, effort: Effort, allocation: Allocation, plan: Plan) -> str:
         """What to wait for; empty when nothing is in the way. Raises ClaimError for what won't clear up."""
+        await self._strays.adopt()
         for hold in await self._node.ledger.conflicts(allocation.uid, plan.holds()):
             if hold.holder.route is Route.CLASSIC:
                 raise ClaimError(f"{_named(hold, allocation)}, by way of an extended resource")

@@ -5,13 +5,14 @@ server away. The JSON is additive: a reader passes over keys that it doesn't kno
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from kubeletplugin.cdi.api import ClaimDevice, ClaimSpecs
-from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.inventory.model import Device, Inventory
 from kubeletplugin.ledger.model import ClaimRecord
 from kubeletplugin.prepare.allocation import Allocation
-from kubeletplugin.prepare.kubelet_state import KubeletClaims
+from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
 from kubeletplugin.prepare.model import PreparedDevice, PrepareResult
 from kubeletplugin.prepare.plan import Plan, PlannedDevice
 
@@ -40,6 +41,37 @@ def make_record(
         prepared_at=prepared_at,
         pods=pods,
     )
+
+
+def adopted_record(
+    claim: KubeletClaim, devices: Mapping[str, Device], *, boot_id: str, epoch: int, prepared_at: str
+) -> ClaimRecord:
+    """Of a claim that only the kubelet knows to be prepared; ``devices`` by CDI name.
+
+    Without a fingerprint it answers no call: the next Prepare (the kubelet's or our own) puts a whole one in its
+    place. Until then it holds the devices and keeps the file.
+    """
+    entries = [
+        {"pool": "", "request": "", "device": device.name, "uuid": device.uuid, "cdi_name": name, "cdi_ids": []}
+        for name, device in devices.items()
+    ]
+    return ClaimRecord(
+        uid=claim.uid,
+        namespace=claim.namespace,
+        name=claim.name,
+        fingerprint="",
+        result=json.dumps([{**entry, "share_id": None} for entry in entries], separators=(",", ":")),
+        cdi_names=tuple(devices),
+        aliases=tuple(name for name in claim.cdi_names if name not in devices),
+        boot_id=boot_id,
+        epoch=epoch,
+        prepared_at=prepared_at,
+        pods=claim.pods,
+    )
+
+
+def is_adopted(record: ClaimRecord) -> bool:
+    return not record.fingerprint
 
 
 def cdi_names(plan: Plan) -> tuple[str, ...]:

@@ -249,6 +249,7 @@ async def test_6_what_the_kubelet_believes_prepared_and_has_no_row_is_prepared_a
 
 @pytest.mark.parametrize("because", ["not reserved", "moved", "not allocated", "without our ids", "list unreadable"])
 async def test_6_nothing_else_is_prepared_by_itself(world: World, because: str) -> None:
+    await (await Agent(world).start()).stop()  # the ledger isn't new: what it doesn't have is over
     a = world.allocate("a", "gpu-0")
     world.list_in_kubelet(a, "pod-a", ids=[] if because == "without our ids" else ["uid-a-gpu-0"])
     if because == "not reserved":

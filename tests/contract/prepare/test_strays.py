@@ -1,0 +1,152 @@
+"""A ledger that was begun while claims were prepared: nothing of theirs is given to others, and what is over ends."""
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kubeapi import errors as api_errors
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.prepare.model import ClaimRef, PrepareResult
+from tests.contract.prepare.node import Agent, World, answered, result
+
+pytestmark = pytest.mark.anyio
+
+SWEEP = 31.0
+SHARE = "0f6e1bbb-6b4c-4c0b-9a55-0123456789ab"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def _lose_the_ledger(world: World, *, listed: bool = True) -> tuple[Agent, ClaimRef]:
+    """A claim on gpu-0 whose pod runs; then the ledger is gone, and the agent not started yet."""
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+    await agent.prepare_one(a)
+    if listed:
+        world.list_in_kubelet(a, "pod-a", ids=["uid-a-gpu-0"])
+    world.processes["pod-a"] = {1}
+    await agent.stop()
+    for path in world.path.glob("ledger.db*"):
+        path.unlink()
+    return Agent(world), a
+
+
+@pytest.mark.parametrize("ended_by", ["Unprepare", "check"])
+async def test_a_device_of_a_running_pod_waits_for_it_without_any_record(world: World, ended_by: str) -> None:
+    agent, a = await _lose_the_ledger(world)
+    world.delete(a)
+    await agent.start()
+    call = agent.begin(agent.prepare_one(world.allocate("b", "gpu-0")))
+    await asyncio.sleep(5)
+    assert not call.done()
+
+    world.processes.clear()
+    if ended_by == "Unprepare":
+        assert await agent.unprepare(a) == ""
+    del world.kubelet[a.uid]
+    await asyncio.sleep(1.1)
+
+    assert call.result() == PrepareResult((answered("gpu-0", "uid-b"),))
+    assert list(world.files) == ["uid-b"]
+    await agent.stop()
+
+
+async def test_a_pod_that_lives_on_keeps_its_device_draining(world: World) -> None:
+    agent, a = await _lose_the_ledger(world)
+    world.delete(a)
+    await agent.start()
+    assert await agent.unprepare(a) == ""
+    assert await agent.draining() == {"gpu-0": ["pod-a"]}
+    await agent.stop()
+
+
+async def test_what_only_the_device_tells_of_is_waited_for_too(world: World) -> None:
+    agent, a = await _lose_the_ledger(world, listed=False)
+    world.delete(a)
+    world.on_device["GPU-0"] = {"pod-a": frozenset({1})}
+    await agent.start()
+    assert world.files == {}
+    call = agent.begin(agent.prepare_one(world.allocate("b", "gpu-0")))
+    await asyncio.sleep(5)
+    assert not call.done()
+    assert not (await agent.prepare_one(world.allocate("c", "gpu-1"))).error
+
+    world.on_device.clear()
+    await asyncio.sleep(2.1)
+
+    assert not call.result().error
+    await agent.stop()
+
+
+async def test_a_claim_that_stands_is_prepared_again_over_it(world: World) -> None:
+    agent, a = await _lose_the_ledger(world)
+    world.on_device["GPU-0"] = {"pod-a": frozenset({1})}
+    world.api_error = api_errors.Unreachable("connection refused")
+    await agent.start()
+    assert await agent.holders() == {"gpu-0": ["a"]}
+    assert world.gpu_of(a) == {"GPU-0"}
+    world.api_error = None
+    await asyncio.sleep(SWEEP)
+
+    record = await agent.ledger.claim(a.uid)
+    assert record is not None
+    assert record.fingerprint
+    assert (await agent.holders(), await agent.draining()) == ({"gpu-0": ["a"]}, {})
+    assert await agent.prepare_one(a) == PrepareResult((answered("gpu-0", "uid-a"),))
+    await agent.stop()
+
+
+async def test_one_that_moved_meanwhile_leaves_its_old_device_draining(world: World) -> None:
+    agent, a = await _lose_the_ledger(world)
+    world.allocate("a", "gpu-1", pods=["pod-2"])
+    await agent.start()
+    assert not (await agent.prepare_one(a)).error
+    assert await agent.holders() == {"gpu-1": ["a"]}
+    assert await agent.draining() == {"gpu-0": ["pod-a"]}
+    await agent.stop()
+
+
+async def test_shares_of_a_device_are_no_hindrance_to_each_other(world: World) -> None:
+    other = SHARE.replace("0f6e", "1f6e")
+    refs = [world.allocate(name, result("gpu-0", shareID=share)) for name, share in (("a", SHARE), ("b", other))]
+    for ref, share in zip(refs, (SHARE, other), strict=True):
+        world.list_in_kubelet(ref, f"pod-{ref.name}", ids=[f"{ref.uid}-gpu-0-{share}"])
+    agent = await Agent(world).start()
+    await asyncio.sleep(SWEEP)
+    assert await agent.prepare_one(refs[0]) == PrepareResult((answered("gpu-0", "uid-a", share=SHARE),))
+    assert {record.uid for record in await agent.ledger.claims() if record.fingerprint} == {"uid-a", "uid-b"}
+    await agent.stop()
+
+
+async def test_it_happens_before_the_first_commit_also_when_the_driver_is_late(world: World) -> None:
+    agent, a = await _lose_the_ledger(world)
+    world.delete(a)
+    whole, world.inventory = world.inventory, Inventory("")
+    await agent.start()
+    call = agent.begin(agent.prepare_one(world.allocate("b", "gpu-0")))
+    await asyncio.sleep(1)
+    world.inventory = dataclasses.replace(whole)
+    agent.manager.inventory_changed()
+    await asyncio.sleep(5)
+    assert not call.done()
+    assert await agent.holders() == {"gpu-0": ["a"]}
+    await agent.stop()
+
+
+async def test_it_happens_once_in_a_ledgers_life(world: World) -> None:
+    """A claim that was unprepared is listed until the kubelet has our answer: nothing of it is left to hold."""
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+    await agent.prepare_one(a)
+    world.list_in_kubelet(a, "pod-a", ids=["uid-a-gpu-0"])
+    world.delete(a)
+    assert await agent.unprepare(a) == ""
+    await agent.stop()
+    agent = await Agent(world).start()
+    assert await agent.holders() == {}
+    await agent.stop()
