@@ -5,18 +5,34 @@ pods have processes, seen from the cgroups every few milliseconds: a pod gets it
 after its Prepare was answered.
 """
 
+import contextlib
+import os
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.cluster.harness.agent import Agent
+from tests.cluster.harness.processes import until
 from tests.cluster.objects import container, pod, template
-from tests.cluster.test_faults import STUBBORN, for_gpu, processes_of
+from tests.cluster.test_faults import STUBBORN, for_gpu
 from tests.cluster.world import World
 from tests.soak.conftest import Repeats, Tell
 from tests.soak.waking import Failures
 
 RACES = 50
+QOS = ("", "burstable", "besteffort")
+
+
+def processes(uid: str) -> set[int]:
+    """Pids below the pod's cgroup, in every hierarchy; a folder that goes meanwhile has none."""
+    pids: set[int] = set()
+    for kubepods in Path("/sys/fs/cgroup").glob("*/kubepods"):
+        for qos in QOS:
+            for folder, _, _ in os.walk(kubepods / qos / f"pod{uid}"):
+                with contextlib.suppress(OSError):
+                    pids |= {int(pid) for pid in Path(folder, "cgroup.procs").read_text().split()}
+    return pids
 
 
 @dataclass(slots=True)
@@ -33,7 +49,7 @@ class Watcher:
     def run(self) -> None:
         while not self._stop.wait(0.01):
             now = time.monotonic()
-            alive = {uid: found for uid in list(self.pods) if (found := processes_of(uid))}
+            alive = {uid: found for uid in list(self.pods) if (found := processes(uid))}
             for uid in alive:
                 self.began.setdefault(uid, now)
                 self.ended[uid] = now
@@ -45,6 +61,9 @@ class Watcher:
         uid: str = world.kubectl.json("get", "pod", name, "-n", world.namespace)["metadata"]["uid"]
         self.pods[uid] = name
         return uid
+
+    def wait(self, uid: str) -> None:
+        until("the new pod's processes are seen", 5, lambda: uid in self.began)
 
     def stop(self) -> None:
         self._stop.set()
@@ -69,6 +88,7 @@ def test_never_two_at_once(agent: Agent, world: World, repeats: Repeats, tell: T
                 world.kubectl.wait("the old object is gone", gone)
                 new = _new(world, watcher, successor)
             _wait_running(world, successor, failures)
+            watcher.wait(new)
             gaps.append(watcher.began[new] - watcher.ended[uid])
             watcher.pods.pop(uid)
             name, uid = successor, new
