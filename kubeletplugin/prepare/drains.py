@@ -7,7 +7,7 @@ live on for some two seconds) and rarer as a drain grows old.
 import logging
 from dataclasses import dataclass
 
-from kubeletplugin.errors import RecoverableError
+from kubeletplugin.errors import NotActiveError
 from kubeletplugin.ledger.model import Hold
 from kubeletplugin.prepare.bells import Bells
 from kubeletplugin.prepare.leftovers import Leftover, leftover
@@ -79,7 +79,9 @@ class DrainWatch:
     async def _pass_or_retry(self) -> float | None:
         try:
             return await self.look()
-        except RecoverableError:
+        except NotActiveError:
+            raise
+        except Exception:
             log.exception("look at draining devices")
             return RETRY_SECONDS
 

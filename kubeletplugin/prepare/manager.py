@@ -54,6 +54,9 @@ LINGER_SECONDS = 120.0
 
 SWEEP_SECONDS = 30.0
 
+RETRY_SECONDS = 5.0
+"""Pause before standing work that failed begins anew."""
+
 
 class ClaimManager:
     """Implements prepare.model.ClaimHandler."""
@@ -73,7 +76,11 @@ class ClaimManager:
         clock: Clock | None = None,
         notices: Notices | None = None,
         offload: Offload = in_thread,
+        lost: Callable[[], bool] | None = None,
     ) -> None:
+        """``lost`` tells a lease that is lost for good from one that couldn't be held for a moment (it may read a
+        file); without it every NotActiveError is for good."""
+        self._lost = lost
         self._node = Node(
             api=api,
             ledger=ledger,
@@ -162,15 +169,19 @@ class ClaimManager:
 
     async def run(self) -> None:
         """Sweeps and waits for draining devices until it is cancelled; raises NotActiveError when the lease is
-        lost."""
-        drains = asyncio.ensure_future(self._drains.run())
+        lost for good. No other failure ends either of the two."""
+        work = {
+            asyncio.ensure_future(self._standing("wait for draining devices", self._drains.run)),
+            asyncio.ensure_future(self._standing("sweep", self._sweeps)),
+        }
         try:
-            while True:
-                if await wait_for_any(self._node.clock, drains, SWEEP_SECONDS):
-                    drains.result()
-                await self._sweep_or_log()
+            ended, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
         finally:
-            drains.cancel()
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
 
     async def yield_(self) -> None:
         """Stops all waits at once, lets what changes something finish, and does nothing more (model.md, R_YIELD).
@@ -209,11 +220,34 @@ class ClaimManager:
             log.exception("unprepare claim %s/%s", ref.namespace, ref.name, extra={"claim": ref.uid})
             return f"unprepare claim {ref.name}: internal error, see the agent's log"
 
-    async def _sweep_or_log(self) -> None:
-        try:
+    async def _sweeps(self) -> None:
+        while True:
+            await self._node.clock.sleep(SWEEP_SECONDS)
             await self.sweep()
-        except RecoverableError as error:
-            log.warning("sweep: %s", error)
+
+    async def _standing(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begins ``work`` anew whenever it fails, until the lease is lost: a lock that wasn't free, or a file that
+        couldn't be opened, for a moment looks the same as a lost one."""
+        while True:
+            try:
+                await work()
+            except NotActiveError as error:
+                if await self._is_over():
+                    raise
+                log.warning("%s: %s", name, error)
+            except RecoverableError as error:
+                log.warning("%s: %s", name, error)
+            except Exception:
+                log.exception("%s: failed, beginning anew in %g s", name, RETRY_SECONDS)
+            await self._node.clock.sleep(RETRY_SECONDS)
+
+    async def _is_over(self) -> bool:
+        if self._yielding or self._lost is None:
+            return True
+        try:
+            return await self._node.offload(self._lost)
+        except (RecoverableError, OSError):
+            return False
 
     def _note_pods(self, uid: str, new: frozenset[str]) -> None:
         if new and not self._yielding:

@@ -13,8 +13,10 @@ display's) don't count. Both need the host's PID namespace: in another one cgrou
 cgroup.procs and the GPU driver hides them, which looks like "none". A look that can't see says so.
 """
 
+import asyncio
 import errno
 import functools
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +25,8 @@ from typing import Protocol
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.prepare.ports import Look, Offload, in_thread
+
+log = logging.getLogger(__name__)
 
 _QOS = ("", "burstable", "besteffort")
 _ROOT_DEPTH = 3
@@ -61,15 +65,20 @@ class PodProcesses:
         blind = ""
         try:
             alive = await self._offload(functools.partial(self._cgroups.pids_of, pods))
-        except BlindError as error:
-            blind = str(error)
+        except Exception as error:
+            blind = _why_blind(error)
         on_device: dict[str, Mapping[str, frozenset[int]]] = {}
         blind_devices: dict[str, str] = {}
-        for device in {device.uuid: device for device in devices}.values():
-            try:
-                on_device[device.uuid] = await self._on_device(device)
-            except BlindError as error:
-                blind_devices[device.uuid] = str(error)
+        by_uuid = {device.uuid: device for device in devices}
+        # At once: drivers that hang cost the caller one deadline, not one each.
+        found = await asyncio.gather(*map(self._on_device, by_uuid.values()), return_exceptions=True)
+        for uuid, pids in zip(by_uuid, found, strict=True):
+            if isinstance(pids, Exception):
+                blind_devices[uuid] = _why_blind(pids)
+            elif isinstance(pids, BaseException):
+                raise pids
+            else:
+                on_device[uuid] = pids
         return Look(alive, on_device, blind, blind_devices)
 
     async def _on_device(self, device: HeldDevice) -> Mapping[str, frozenset[int]]:
@@ -82,6 +91,14 @@ class PodProcesses:
                 return {}  # such a device has no list; the cgroups have to do
             raise BlindError(f"ask NVML for processes on {device.name}: {error}") from error
         return await self._offload(functools.partial(self._cgroups.by_pod, pids))
+
+
+def _why_blind(error: Exception) -> str:
+    """A look never raises: what nobody foresaw is one that couldn't see, and is shown with its stack."""
+    if isinstance(error, BlindError):
+        return str(error)
+    log.error("look for processes", exc_info=error)
+    return f"{type(error).__name__}: {error}"
 
 
 class PodCgroups:
@@ -155,8 +172,15 @@ class PodCgroups:
 
 
 def _find_kubepods(directory: Path, depth: int) -> Iterator[Path]:
-    """Kubelets' pod roots below ``directory``. Only what a kubelet would be under is descended into."""
-    for child in _directories(directory):
+    """Kubelets' pod roots below ``directory``, which may go meanwhile. Only what a kubelet would be under is descended
+    into."""
+    try:
+        children = _directories(directory)
+    except OSError as error:
+        if error.errno in _GONE:
+            return
+        raise BlindError(f"read {directory}: {error.strerror}") from error
+    for child in children:
         if child.name == "kubepods" or child.name.endswith("kubepods.slice"):
             yield child
         elif depth > 1 and child.name.startswith("kubelet"):

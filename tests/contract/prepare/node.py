@@ -84,6 +84,7 @@ class World:
     blind_devices: dict[str, str] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
     notices: list[tuple[str, ...]] = field(default_factory=list)
+    lease_lost: bool = False
     _actions: list[tuple[str, Callable[[], object]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -167,6 +168,7 @@ class Agent:
             clock=LoopClock(),
             notices=_Notices(world),
             offload=self.offload,
+            lost=lambda: world.lease_lost,
         )
         await self.manager.recover()
         self.background = asyncio.ensure_future(self.manager.run())

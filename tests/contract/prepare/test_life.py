@@ -135,3 +135,48 @@ async def test_a_file_without_a_row_goes_unless_the_kubelet_may_need_it(world: W
     agent = await Agent(world).start()
     assert list(world.files) == ["uid-listed"]
     await agent.stop()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [NotActiveError("open the lease: too many open files"), OSError(5, "I/O error")])
+@pytest.mark.parametrize("step", ["look", "read kubelet's list"])
+async def test_standing_work_outlives_what_goes_wrong_once(world: World, step: str, error: Exception) -> None:
+    """One look or sweep that fails must not end all later ones: holds would be for ever, and nothing would show it."""
+    agent = await Agent(world).start()
+    a, b = world.allocate("a", "gpu-0"), world.allocate("b", "gpu-1")
+    await agent.prepare(a, b)
+    world.processes["pod-a"] = {1}
+    assert await agent.unprepare(a) == ""
+    world.delete(b)
+    world.at(step, lambda: _raise(error))
+
+    await asyncio.sleep(31)
+    world.processes.clear()
+    await asyncio.sleep(40)
+
+    assert not agent.background.done()
+    assert (await agent.draining(), await agent.holders()) == ({}, {})
+    await agent.stop()
+
+
+@pytest.mark.parametrize("work", ["sweep", "drains"])
+async def test_standing_work_ends_with_the_lease(world: World, work: str) -> None:
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+    await agent.prepare_one(a)
+    if work == "drains":
+        world.processes["pod-a"] = {1}
+        assert await agent.unprepare(a) == ""
+        await asyncio.sleep(0.5)
+        world.processes.clear()
+    else:
+        world.delete(a)
+    world.lease_lost = True
+    world.at("fence", lambda: _raise(NotActiveError("epoch 1 is over")))
+    await asyncio.sleep(31)
+    with pytest.raises(NotActiveError):
+        agent.background.result()
+    await agent.stop()

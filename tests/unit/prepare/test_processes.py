@@ -1,6 +1,7 @@
 """Looking for pods' processes in every cgroup layout, and what counts as not being able to see."""
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -248,3 +249,63 @@ def _failing(monkeypatch: pytest.MonkeyPatch, path: Path, error: OSError) -> Non
         return read_text(self, *args)
 
     monkeypatch.setattr(Path, "read_text", read)
+
+
+async def test_a_group_at_the_top_that_goes_between_two_listings_is_passed_over(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.group("kubelet")
+    host.group(f"kubepods/pod{POD}/0abc", 5)
+    _unlistable(monkeypatch, host.cgroups / "kubelet", FileNotFoundError(2, "No such file or directory"))
+    look = await PodProcesses(host.look(), offload=_at_once).look([POD], [])
+    assert look == Look({POD: frozenset({5})})
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), RuntimeError("nobody foresaw this")])
+async def test_whatever_else_goes_wrong_makes_a_look_blind(
+    host: Host, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    host.group("kubelet")
+    _unlistable(monkeypatch, host.cgroups / "kubelet", error)
+    look = await PodProcesses(host.look(), Broken(), offload=_at_once).look([POD], [GPU])
+    assert "ermission denied" in look.blind or "nobody foresaw" in look.blind
+    assert look.blind_devices == {"GPU-0": "KeyError: 'bug'"}
+
+
+async def test_devices_are_looked_at_at_the_same_time(host: Host) -> None:
+    """A driver that hangs costs an Unprepare of eight GPUs one deadline."""
+    meeting = Meeting(8)
+    gpus = [HeldDevice(f"gpu-{index}", f"GPU-{index}", f"GPU-{index}", True) for index in range(8)]
+    look = await asyncio.wait_for(PodProcesses(host.look(), meeting, offload=_at_once).look([], gpus), 5)
+    assert len(look.on_device) == 8
+
+
+class Broken:
+    async def pids(self, device: HeldDevice) -> Collection[int]:
+        raise KeyError("bug")
+
+
+class Meeting:
+    """Answers nobody before all have asked."""
+
+    def __init__(self, guests: int) -> None:
+        self._missing = guests
+        self._complete = asyncio.Event()
+
+    async def pids(self, device: HeldDevice) -> Collection[int]:
+        self._missing -= 1
+        if not self._missing:
+            self._complete.set()
+        await self._complete.wait()
+        return ()
+
+
+def _unlistable(monkeypatch: pytest.MonkeyPatch, path: Path, error: Exception) -> None:
+    iterdir = Path.iterdir
+
+    def listing(self: Path) -> Iterator[Path]:
+        if self == path:
+            raise error
+        return iterdir(self)
+
+    monkeypatch.setattr(Path, "iterdir", listing)
