@@ -147,7 +147,7 @@ class ActiveNode:
             return await Ledger.open(path, fence=parts.lease, boot_id=boot_id, epoch=epoch)
         except LedgerDamagedError as error:
             stamp = parts.clock.now().strftime("%Y%m%dT%H%M%SZ")
-            aside = await asyncio.to_thread(files.set_aside, path, stamp)
+            aside = await asyncio.to_thread(files.set_aside, path, stamp, parts.lease)
             parts.notices.ledger_damaged(str(error), aside)
             return await Ledger.open(path, fence=parts.lease, boot_id=boot_id, epoch=epoch)
 
@@ -182,6 +182,7 @@ class ActiveNode:
             kubelet_state=KubeletStateFile(parts.settings.kubelet_root_dir),
             clock=parts.clock,
             notices=parts.notices,
+            lost=parts.lease.lost,
         )
 
     # --- standing work ---

@@ -5,11 +5,20 @@ file drops all POSIX locks that the process has on it. ``read_snapshot`` is ther
 """
 
 import sqlite3
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 from kubeletplugin.ledger import queries, schema
 from kubeletplugin.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerIOError
 from kubeletplugin.ledger.model import Snapshot
+
+
+class Fence(Protocol):
+    """What the ledger needs of the lease: held() raises NotActiveError when this instance isn't the active one."""
+
+    def held(self) -> AbstractContextManager[None]: ...
+
 
 BUSY_SECONDS = 2.0
 """How long to wait for another process' write lock. Only the active instance writes, so a longer wait means that a
@@ -103,18 +112,21 @@ def _read(path: Path, options: str) -> Snapshot:
         connection.close()
 
 
-def set_aside(path: Path, stamp: str) -> Path:
+def set_aside(path: Path, stamp: str, fence: Fence) -> Path:
     """Renames a damaged ledger, its log with it, to ``<name>.damaged-<stamp>`` and returns the new path.
 
-    For the active instance only, with the ledger closed. Raises LedgerIOError.
+    For the active instance only, with the ledger closed. It is done under the lease: an activation may be given up
+    while this runs in its thread, and the next holder's ledger must not be renamed. Raises LedgerIOError,
+    NotActiveError.
     """
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
-    try:
-        for suffix in ("-wal", "-shm"):
-            log = path.with_name(path.name + suffix)
-            if log.exists():
-                log.rename(aside.with_name(aside.name + suffix))
-        path.rename(aside)
-    except OSError as error:
-        raise LedgerIOError(f"set the damaged ledger {path} aside: {error.strerror}") from error
+    with fence.held():
+        try:
+            for suffix in ("-wal", "-shm"):
+                log = path.with_name(path.name + suffix)
+                if log.exists():
+                    log.rename(aside.with_name(aside.name + suffix))
+            path.rename(aside)
+        except OSError as error:
+            raise LedgerIOError(f"set the damaged ledger {path} aside: {error.strerror}") from error
     return aside

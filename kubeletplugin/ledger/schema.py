@@ -106,7 +106,8 @@ def check_readable(meta: dict[str, str], path: str) -> None:
 
 
 def prepare_for_writing(connection: sqlite3.Connection, path: str, boot_id: str) -> None:
-    """Creates or grows the schema, inside the caller's transaction. Never lowers what a newer version wrote.
+    """Creates or grows the schema, inside the caller's transaction. Never lowers what a newer version wrote. Ends what
+    was draining in an earlier boot.
 
     Raises LedgerTooNewError, LedgerDamagedError.
     """
@@ -116,6 +117,10 @@ def prepare_for_writing(connection: sqlite3.Connection, path: str, boot_id: str)
         if statement.strip():
             connection.execute(statement)
     versions = {"schema": SCHEMA, "min_reader": MIN_READER, "min_writer": MIN_WRITER}
+    if meta.get("boot_id", boot_id) != boot_id:
+        # No process outlives the boot, and with its claim's file gone none has begun on the device since.
+        connection.execute("DELETE FROM drain_pods")
+        connection.execute("DELETE FROM holds WHERE state = 'draining'")
     wanted = {key: str(max(version, int(meta.get(key, 0)))) for key, version in versions.items()}
     _set_meta(connection, {**wanted, "boot_id": boot_id})
 

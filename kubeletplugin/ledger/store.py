@@ -12,21 +12,15 @@ import datetime
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kubeletplugin.ledger import files, queries, schema
+from kubeletplugin.ledger.files import Fence
 from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice, Hold, Intent, Snapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Fence(Protocol):
-    """What the ledger needs of the lease: held() raises NotActiveError when this instance isn't the active one."""
-
-    def held(self) -> AbstractContextManager[None]: ...
 
 
 class Ledger:

@@ -23,6 +23,7 @@ from kubeletplugin.ledger.errors import (
     LedgerIOError,
     LedgerTooNewError,
 )
+from kubeletplugin.ledger.model import Drain
 from kubeletplugin.ledger.store import Ledger
 from tests.unit.ledger.rows import gpu, record
 
@@ -176,13 +177,63 @@ async def test_a_damaged_file_is_told_apart_and_set_aside(tmp_path: Path, conten
     with pytest.raises(LedgerDamagedError):
         await _open(path)
 
-    aside = files.set_aside(path, "20260102T030405Z")
+    aside = files.set_aside(path, "20260102T030405Z", AlwaysHeld())
 
     assert aside.name == "ledger.db.damaged-20260102T030405Z"
     assert aside.read_bytes() == content
     ledger = await _open(path)
     assert await ledger.claims() == ()
     await ledger.close()
+
+
+async def test_a_damaged_file_is_not_set_aside_without_the_lease(tmp_path: Path) -> None:
+    """The rename runs in a thread that outlives a cancelled activation: the file may be the next holder's by then."""
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"no database")
+    fence = SwitchedFence()
+    fence.active = False
+    with pytest.raises(NotActiveError):
+        files.set_aside(path, "20260102T030405Z", fence)
+    assert [file.name for file in tmp_path.iterdir()] == ["ledger.db"]
+
+
+@pytest.mark.parametrize(("boot", "left"), [("boot-1", {"gpu-0"}), ("boot-2", set())])
+async def test_what_was_draining_ends_with_the_boot(tmp_path: Path, boot: str, left: set[str]) -> None:
+    """No process outlives it; and a device that is gone since could never be looked at."""
+    path = tmp_path / "ledger.db"
+    ledger = await _open(path)
+    await ledger.commit_claim(record("a"), [gpu(0)])
+    await ledger.commit_claim(record("b"), [gpu(1)])
+    await ledger.end_claim("a", [Drain(gpu(0), frozenset({"pod"}), "running")], NOW)
+    await ledger.close()
+
+    again = await _open(path, boot_id=boot)
+
+    assert {hold.device.name for hold in await again.draining()} == left
+    assert [hold.device.name for hold in await again.holds_of("b")] == ["gpu-1"]
+    await again.close()
+
+
+async def test_what_was_there_before_the_ledger_is_taken_in_once(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = await _open(path)
+    assert not await ledger.is_settled()
+    await ledger.commit_claim(record("a"), [gpu(0)])
+    strays = [(record("a", fingerprint=""), [gpu(1)]), (record("b", fingerprint=""), [gpu(0)])]
+    await ledger.settle(strays, [Drain(gpu(2), frozenset({"pod"}), "running")], NOW)
+    await ledger.close()
+
+    again = await _open(path)
+
+    assert await again.is_settled()
+    assert {claim.uid: claim.fingerprint for claim in await again.claims()} == {"a": "f", "b": ""}
+    holds = (await again.snapshot()).holds
+    assert [(hold.holder.id, hold.device.name, hold.state.value) for hold in holds] == [
+        ("a", "gpu-0", "held"),
+        ("b", "gpu-0", "held"),
+        ("", "gpu-2", "draining"),
+    ]
+    await again.close()
 
 
 async def test_damage_inside_a_real_ledger_is_found_at_open(tmp_path: Path) -> None:
@@ -258,6 +309,7 @@ async def test_an_unusable_place_is_an_io_error(tmp_path: Path) -> None:
 _KILLED = """
 import asyncio, os, pathlib, sys
 from kubeletplugin.lease.api import AlwaysHeld
+from kubeletplugin.ledger.model import Drain
 from kubeletplugin.ledger.store import Ledger
 from tests.unit.ledger.rows import gpu, record
 
