@@ -13,6 +13,7 @@ from kubeletplugin.inventory.simulated import simulated_surroundings
 from kubeletplugin.inventory.sysfs import Sysfs
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.nvml.api import Nvml
+from kubeletplugin.nvml.errors import NvmlCode, NvmlError
 from kubeletplugin.nvml.library import find_library
 from kubeletplugin.nvml.real import open_real
 from kubeletplugin.nvml.simulated import (
@@ -128,6 +129,11 @@ class NvmlDevicePids:
         processes = nvml.processes(nvml.device_by_uuid(device.gpu_uuid))
         if device.whole_gpu:
             return frozenset(process.pid for process in processes)
-        partition = nvml.device_by_uuid(device.uuid)
+        try:
+            partition = nvml.device_by_uuid(device.uuid)
+        except NvmlError as error:
+            if error.code == NvmlCode.NOT_FOUND:
+                return frozenset()  # its GPU answers and it has been destroyed, which takes that nobody is on it
+            raise
         place = (nvml.gpu_instance_id(partition), nvml.compute_instance_id(partition))
         return frozenset(p.pid for p in processes if (p.gpu_instance_id, p.compute_instance_id) == place)

@@ -13,6 +13,7 @@ from kubeletplugin.app.settings import ExcludedGpu, Settings
 from kubeletplugin.cdi.roots import DriverRoot
 from kubeletplugin.errors import FatalError, RecoverableError
 from kubeletplugin.ledger.model import HeldDevice
+from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.simulated import LayoutError, open_node
 from kubeletplugin.nvml.simulated.state import ProcessState
 from kubeletplugin.nvml.worker import NvmlWorkers
@@ -180,4 +181,25 @@ async def test_processes_of_a_gpu_and_of_its_partitions(tmp_path: Path) -> None:
         assert set(await pids.pids(parent)) == {101, 102}
     finally:
         nvml.shutdown()
+        workers.close()
+
+
+@pytest.mark.anyio
+async def test_nobody_is_on_a_partition_that_was_destroyed(tmp_path: Path) -> None:
+    """A look that can't see is none that sees nothing, but here the GPU answers: no later claim waits for ever."""
+    hardware = opened(tmp_path, mig=("0=3g.40gb,3g.40gb",))
+    first = (await look(chosen(machine="dgx-h100", mig=MIG), hardware)).devices[0]
+    gone = HeldDevice("gpu-0-mig-3g.40gb-9-0", "MIG-00000000-0000-4000-8000-000000000000", first.gpu_uuid, False)
+    nowhere = HeldDevice(
+        "gpu-9", "GPU-00000000-0000-4000-8000-000000000000", "GPU-00000000-0000-4000-8000-000000000000", True
+    )
+    workers = NvmlWorkers(5.0)
+    hardware.nvml.init()
+    try:
+        pids = NvmlDevicePids(hardware.nvml, workers)
+        assert set(await pids.pids(gone)) == set()
+        with pytest.raises(NvmlError):
+            await pids.pids(nowhere)
+    finally:
+        hardware.nvml.shutdown()
         workers.close()
