@@ -4,6 +4,7 @@
 which only people need, cost it neither memory nor time.
 """
 
+import os
 import sys
 
 
@@ -16,4 +17,11 @@ def main() -> None:
         sys.exit(agent(arguments[1:]))
     from gpuclaim.cli.commands import app
 
-    app(arguments, prog_name="gpuclaim")
+    try:
+        app(arguments, prog_name="gpuclaim")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(141)
+    except OSError as error:
+        sys.stderr.write(f"gpuclaim: {error}\n")
+        os._exit(1)

@@ -1,6 +1,7 @@
 """The commands of people, thin: each asks another package and prints the answer."""
 
 import asyncio
+import importlib.metadata
 import os
 import tempfile
 from pathlib import Path
@@ -30,6 +31,22 @@ app = typer.Typer(
 )
 
 FIELD_MANAGER = "gpuclaim"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"gpuclaim {importlib.metadata.version('gpuclaim')}")
+        raise typer.Exit
+
+
+@app.callback()
+def gpuclaim(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Kubernetes pods get NVIDIA GPUs by claim."""
+
 
 Machine = Annotated[str, typer.Option(help="a simulated machine: a shipped name or a profile file")]
 Mig = Annotated[list[str] | None, typer.Option(help="its static MIG layout: 0=1g.10gb,3g.40gb (repeatable), or a file")]

@@ -6,8 +6,8 @@ from typing import Any
 
 import aiohttp
 
-from kubeletplugin.app import control
 from kubeletplugin.app.active import LEDGER_FILE
+from kubeletplugin.dra.sockets import STATUS_PREFIX, STATUS_SUFFIX
 from kubeletplugin.errors import FatalError
 from kubeletplugin.ledger.files import read_snapshot
 from kubeletplugin.prepare.status import render
@@ -47,12 +47,12 @@ async def read_status(plugin_dir: Path) -> dict[str, Any]:
 
 def _sockets(plugin_dir: Path) -> list[Path]:
     try:
-        names = [path for path in plugin_dir.iterdir() if path.name.startswith(control.PREFIX)]
+        names = [path for path in plugin_dir.iterdir() if path.name.startswith(STATUS_PREFIX)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise FatalError(f"look for the agent in {plugin_dir}: {error.strerror}; run this as root") from error
-    return sorted(path for path in names if path.suffix == control.SUFFIX)
+    return sorted(path for path in names if path.suffix == STATUS_SUFFIX)
 
 
 def _from_file(ledger: Path) -> dict[str, Any] | None:

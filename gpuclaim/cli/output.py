@@ -44,7 +44,10 @@ def print_data(data: Any, form: Format) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
     """As wide as the terminal; without one as wide as it needs, so that grep and less see whole lines. Cells are
     plain text, whatever brackets a reason has."""
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold", title=title or None, title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title or None, title_justify="left")
+    for column in columns:
+        # An id that is cut is of no use to anybody.
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row)
     width = None if sys.stdout.isatty() else _ENDLESS

@@ -40,6 +40,7 @@ from kubeletplugin.lease.lease import Lease
 from kubeletplugin.lease.processes import HostProcesses
 from kubeletplugin.nvml.worker import NvmlWorkers
 from kubeletplugin.slices.controller import SliceController
+from kubeletplugin.slices.validate import pool_name_problem
 
 log = logging.getLogger(__name__)
 
@@ -103,10 +104,13 @@ class Agent:
         settings, clock = self._settings, self._clock
         if not settings.node_name:
             raise FatalError("name the node: give --node-name (in a pod: spec.nodeName by the downward API)")
+        problem = pool_name_problem(settings.node_name)
+        if problem:
+            raise FatalError(f"name the node {settings.node_name!r}: {problem}")
         await asyncio.to_thread(check_machine, settings)
+        api = await self._connect()
         await self._wait_for_kubelet()
         hardware = await asyncio.to_thread(open_hardware, settings)
-        api = await self._connect()
         workers = NvmlWorkers(settings.nvml_timeout)
         keeper = DeviceNodeKeeper(lambda: _node_place(hardware), hardware.proc)
         inventory = InventoryService(

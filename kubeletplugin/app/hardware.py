@@ -111,6 +111,8 @@ def mig_layout(flags: Collection[str]) -> MigLayout:
         return parse_mig_flag(list(flags))
     if len(flags) > 1:
         raise LayoutError(f"read MIG layout: give one file ({files[0]}) or GPU=PROFILE,... flags, not both")
+    if not Path(files[0]).is_file():
+        raise LayoutError(f"read MIG layout {files[0]!r}: neither a file nor GPU=PROFILE,... (0=1g.10gb,3g.40gb)")
     return load_layout(Path(files[0]))
 
 

@@ -29,6 +29,8 @@ def main(arguments: Sequence[str]) -> int:
             sys.stderr.write(f"gpuclaim kubeletplugin: {warning}\n")
         sys.stdout.write("\n".join(effective.as_lines()) + "\n")
         return 0
+    # C-core's own lines go to stderr in a form of their own, and say nothing that our errors don't.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     chosen = effective.settings
     logs.configure(chosen.log_level, chosen.log_format, chosen.node_name)
     for warning in warnings:
@@ -37,6 +39,13 @@ def main(arguments: Sequence[str]) -> int:
         asyncio.run(_run(effective, rest))
     except AgentError as error:
         log.error("%s", error)
+        return 1
+    except OSError as error:
+        log.error("%s", error)
+        log.debug("where it came from", exc_info=error)
+        return 1
+    except Exception:
+        log.exception("end on an error that nobody foresaw")
         return 1
     return 0
 

@@ -30,7 +30,7 @@ class ExcludedGpu(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     gpu: str = Field(min_length=1)
-    reason: str = "excluded by the operator"
+    reason: str = ""
 
 
 def _excluded(value: object) -> object:
@@ -56,7 +56,11 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
     node_name: str = Field("", description="name of the Node object (in a pod: spec.nodeName)")
-    pod_uid: str = Field("", description="UID of the agent's pod, part of its socket names; default: made at start")
+    pod_uid: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9-]{0,63}$",
+        description="UID of the agent's pod, part of its socket names; default: made at start",
+    )
     kubeconfig: str = Field("", description="kubeconfig file; default: $KUBECONFIG, in-cluster, ~/.kube/config")
     kubelet_root_dir: Folder = Field(Path("/var/lib/kubelet"), description="the kubelet's --root-dir")
     cdi_dir: Folder = Field(Path("/var/run/cdi"), description="folder for CDI specs that the container runtime watches")
@@ -169,9 +173,20 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], l
     return values, warnings
 
 
+class _StrictLoader(yaml.SafeLoader):
+    """A key that is there twice means that one of its values is believed in by nobody but its author."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text(), Loader=_StrictLoader)
     except OSError as error:
         raise FatalError(f"read config file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

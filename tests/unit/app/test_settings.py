@@ -272,3 +272,16 @@ def test_bad_variable_is_named() -> None:
     message = refusal([], {"GPUCLAIM_LOG_LEVEL": "inf"})
     assert message.startswith("GPUCLAIM_LOG_LEVEL: input should be ")
     assert message.endswith("not 'inf' (did you mean info?)")
+
+
+@pytest.mark.parametrize("uid", ["../../x", "a/b", "a b", "x" * 64])
+def test_a_pod_uid_that_would_leave_the_folder_is_refused(uid: str) -> None:
+    with pytest.raises(FatalError, match="--pod-uid"):
+        settings.load([f"--pod-uid={uid}"], {})
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("version: v1\nnvmlTimeout: 3\nnvmlTimeout: 4\n")
+    with pytest.raises(FatalError, match="'nvmlTimeout' is given twice"):
+        settings.load([f"--config={config}"], {})
