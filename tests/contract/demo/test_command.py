@@ -36,7 +36,7 @@ def test_an_interrupt_leaves_nothing(short_path: Path) -> None:
     with subprocess.Popen(COMMAND, env=environment(short_path), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("4. "):
+            if line.startswith("2. "):
                 process.send_signal(signal.SIGINT)
                 break
         process.stdout.read()
