@@ -1,16 +1,22 @@
-"""The admission policy bites: an agent writes slices of its own node and driver, nothing else."""
+"""The admission policy bites: an agent writes slices of its own node, pool and driver, nothing else."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.cluster.harness.agent import Agent
 from tests.cluster.harness.kubectl import Kubectl, KubectlError
 
 NODE = "node-1"
+OTHER = "node-2"
 
 
-def slice_of(node: str | None, driver: str = "gpu.nvidia.com") -> dict[str, object]:
+def slice_of(node: str | None, driver: str = "gpu.nvidia.com", pool_name: str = NODE) -> dict[str, object]:
     where: dict[str, object] = {"nodeName": node} if node else {"allNodes": True}
-    pool = {"name": "policy-test", "generation": 1, "resourceSliceCount": 1}
+    pool = {"name": pool_name, "generation": 1, "resourceSliceCount": 1}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -27,11 +33,12 @@ def as_agent(agent: Agent) -> Kubectl:
 @pytest.mark.parametrize(
     ("piece", "refusal"),
     [
-        (slice_of("node-2"), "the agent of node node-1 may not write a ResourceSlice of node node-2"),
+        (slice_of(OTHER), "the agent of node node-1 may not write a ResourceSlice of node node-2"),
+        (slice_of(NODE, pool_name=OTHER), "the agent of node node-1 may not write a ResourceSlice of pool node-2"),
         (slice_of(None), "may not write a ResourceSlice of node (none)"),
         (slice_of(NODE, "dra.example.com"), "may not write a ResourceSlice of driver dra.example.com"),
     ],
-    ids=["another node's", "all nodes'", "another driver's"],
+    ids=["another node's", "another node's pool", "all nodes'", "another driver's"],
 )
 def test_a_foreign_slice_is_refused(as_agent: Kubectl, piece: dict[str, object], refusal: str) -> None:
     with pytest.raises(KubectlError) as refused:
@@ -40,7 +47,47 @@ def test_a_foreign_slice_is_refused(as_agent: Kubectl, piece: dict[str, object],
 
 
 def test_its_own_slice_is_allowed(as_agent: Kubectl) -> None:
-    as_agent.run("create", "--dry-run=server", "-f", "-", stdin=__import__("yaml").safe_dump(slice_of(NODE)))
+    as_agent.run("create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(slice_of(NODE)))
+
+
+FOREIGN = {
+    "another node's": slice_of(OTHER, pool_name=OTHER),
+    "another driver's": slice_of(NODE, "dra.example.com"),
+    "another pool's": slice_of(NODE, pool_name="left-over"),
+}
+
+
+@pytest.fixture(params=FOREIGN.values(), ids=FOREIGN.keys())
+def foreign(agent: Agent, request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """A slice that is there already, made by an administrator."""
+    admin = agent.node.kubectl()
+    made: dict[str, Any] = json.loads(admin.run("create", "-f", "-", "-o", "json", stdin=yaml.safe_dump(request.param)))
+    yield made
+    admin.run("delete", "resourceslice", made["metadata"]["name"], "--ignore-not-found")
+
+
+def test_a_foreign_slice_may_not_be_deleted(as_agent: Kubectl, agent: Agent, foreign: dict[str, Any]) -> None:
+    name = foreign["metadata"]["name"]
+    with pytest.raises(KubectlError, match="may not write a ResourceSlice of"):
+        as_agent.run("delete", "resourceslice", name, "--wait=false")
+    assert agent.node.kubectl().get("resourceslice", name) is not None
+
+
+def test_a_foreign_slice_may_not_be_changed(as_agent: Kubectl, agent: Agent, foreign: dict[str, Any]) -> None:
+    name = foreign["metadata"]["name"]
+    changed = {**foreign, "metadata": {**foreign["metadata"], "labels": {"changed-by": "the-agent"}}}
+    with pytest.raises(KubectlError, match="may not write a ResourceSlice of"):
+        as_agent.run("replace", "-f", "-", stdin=yaml.safe_dump(changed))
+    assert agent.node.kubectl().json("get", "resourceslice", name)["metadata"].get("labels") is None
+
+
+def test_a_foreign_slice_may_not_be_made_its_own(as_agent: Kubectl, agent: Agent, foreign: dict[str, Any]) -> None:
+    """The API itself refuses a new node, pool name or driver before the policy is asked; either will do."""
+    name = foreign["metadata"]["name"]
+    taken = {**foreign, "spec": slice_of(NODE)["spec"]}
+    with pytest.raises(KubectlError):
+        as_agent.run("replace", "-f", "-", stdin=yaml.safe_dump(taken))
+    assert agent.node.kubectl().json("get", "resourceslice", name)["spec"] == foreign["spec"]
 
 
 @pytest.mark.parametrize(
