@@ -11,10 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
-from kubeletplugin.dra.sockets import first_that_fits, short_token
+from kubeletplugin.dra.sockets import STATUS_PREFIX, STATUS_SUFFIX, first_that_fits, short_token
 
-PREFIX = "status-"
-SUFFIX = ".sock"
+PREFIX = STATUS_PREFIX
+SUFFIX = STATUS_SUFFIX
 STOP_SECONDS = 1.0
 """What is left of a pod's grace period must not go to somebody who still waits for an answer."""
 

@@ -88,5 +88,5 @@ class CallRunner:
     def _entry(self, results: Mapping[str, T], claim: ClaimRef, failure: Callable[[str], T]) -> T:
         if claim.uid in results:
             return results[claim.uid]
-        log.error("claim got no answer", extra={"claim": claim.name, "namespace": claim.namespace})
+        log.error("claim %s/%s got no answer", claim.namespace, claim.name, extra={"claim": claim.uid})
         return failure(INTERNAL_ERROR)

@@ -6,7 +6,6 @@ removed when nobody listened on it in two looks.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,13 @@ from pathlib import Path
 
 from kubeletplugin.clock import Clock
 from kubeletplugin.dra.instance import Peers
-from kubeletplugin.dra.sockets import SocketPaths, answers, peer_dra_sockets, peer_registration_sockets
+from kubeletplugin.dra.sockets import (
+    SocketPaths,
+    answers,
+    peer_dra_sockets,
+    peer_registration_sockets,
+    status_sockets,
+)
 
 log = logging.getLogger(__name__)
 
@@ -64,27 +69,45 @@ class Housekeeper:
 
     async def _run(self) -> None:
         while True:
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                log.exception("look for other instances")
             await self._clock.sleep(self._timing.look)
 
     def look(self) -> None:
         registry, plugin = self._paths.registration.parent, self._paths.dra.parent
         dra_sockets = peer_dra_sockets(plugin, self._paths)
         registrations = peer_registration_sockets(registry, self._driver, self._paths, dra_sockets)
-        silent = {path for path in (*registrations, *dra_sockets) if not answers(path)}
+        found = (*registrations, *dra_sockets, *status_sockets(plugin))
+        silent = {path for path in found if not answers(path)}
         for path in sorted(silent & self._suspects):
-            log.info("remove the socket of an instance that is gone", extra={"socket": str(path)})
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+            remove(path)
         self._suspects = silent
         for path in dra_sockets:
             if path not in silent and path not in self._watches:
                 self._watches[path] = asyncio.create_task(self._watch(path), name=f"watch {path.name}")
 
     async def _watch(self, path: Path) -> None:
-        await self._peers.until_gone(str(path))
-        log.info("another instance has ended", extra={"socket": str(path)})
-        self._resend()
-        await self._clock.sleep(self._timing.settle)
-        self._resend()
-        self._watches.pop(path, None)
+        """The next look watches it again, should it be there still."""
+        try:
+            await self._peers.until_gone(str(path))
+            log.info("another instance has ended", extra={"socket": str(path)})
+            self._resend()
+            await self._clock.sleep(self._timing.settle)
+            self._resend()
+        except Exception:
+            log.exception("watch another instance", extra={"socket": str(path)})
+        if self._watches.get(path) is asyncio.current_task():
+            del self._watches[path]
+
+
+def remove(path: Path) -> None:
+    log.info("remove the socket of an instance that is gone", extra={"socket": str(path)})
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.error(
+            "remove the socket of an instance that is gone; will be tried again",
+            extra={"socket": str(path), "error": str(error)},
+        )

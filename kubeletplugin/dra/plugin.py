@@ -145,8 +145,8 @@ class DraPlugin:
         except RuntimeError as error:
             raise FatalError(f"bind the DRA socket {self._paths.dra}: is the folder writable?") from error
         await self._server.start()
-        self._spawn(self._takeover.run())
-        self._spawn(self._watch_socket())
+        self._spawn("take-over looks", self._takeover.run())
+        self._spawn("socket watch", self._watch_socket())
         await self._registrar.start()
 
     async def stop(self) -> None:
@@ -203,7 +203,15 @@ class DraPlugin:
         if not self.fatal.done():
             self.fatal.set_exception(error)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
+    def _spawn(self, name: str, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """An instance without one of its loops looks well and isn't: end the process, so that it is started anew."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("a loop of the claim route's server ended", extra={"loop": task.get_name()}, exc_info=error)
+            self._fail(FatalError(f"go on serving claims: {task.get_name()} ended, the log says why"))

@@ -101,6 +101,8 @@ class Registrar:
         self._service: RegistrationService | None = None
         self._watch: asyncio.Task[None] | None = None
         self._wait_first = False
+        self._published_at = 0.0
+        self._silence_told = False
         self._retry = self._timing.first_retry
 
     async def start(self) -> None:
@@ -111,6 +113,7 @@ class Registrar:
                 " pod mounts it from the host at the same path"
             )
         await self._publish()
+        self._published_at = self._clock.monotonic()
         self._watch = asyncio.create_task(self._keep_published(), name="registration watch")
 
     async def stop(self) -> None:
@@ -151,32 +154,39 @@ class Registrar:
         self._listener.on_refused(error)
 
     async def _keep_published(self) -> None:
-        published, said = self._clock.monotonic(), False
         while True:
             await self._clock.sleep(self._timing.look)
-            if not said and self._clock.monotonic() - published >= self._timing.silence:
-                said = self._report_silence()
-            if self._wait_first:
-                await self._clock.sleep(self._next_retry())
-            elif is_socket(self._paths.registration):
-                continue
-            else:
-                log.warning("registration socket is gone", extra={"socket": str(self._paths.registration)})
-                self._listener.on_unpublished()
-            await self._publish_again()
-            published, said = self._clock.monotonic(), False
+            try:
+                await self._look()
+            except Exception:
+                log.exception("look at the registration socket")
 
-    def _report_silence(self) -> bool:
+    async def _look(self) -> None:
+        self._report_silence()
+        if self._wait_first:
+            await self._clock.sleep(self._next_retry())
+        elif is_socket(self._paths.registration):
+            return
+        else:
+            log.warning("registration socket is gone", extra={"socket": str(self._paths.registration)})
+            self._listener.on_unpublished()
+        await self._publish_again()
+
+    def _report_silence(self) -> None:
+        """Once for each time that the socket was published."""
+        if self._silence_told or self._clock.monotonic() - self._published_at < self._timing.silence:
+            return
+        self._silence_told = True
         if self._service is not None and not self._service.asked:
             log.warning(
                 "the kubelet hasn't asked about the registration socket: is it running, and is this its folder?",
                 extra={"socket": str(self._paths.registration)},
             )
-        return True
 
     async def _publish_again(self) -> None:
-        await self._unpublish()
+        self._published_at, self._silence_told = self._clock.monotonic(), False
         try:
+            await self._unpublish()
             await self._publish()
         except (OSError, RuntimeError) as error:
             self._wait_first = True

@@ -24,6 +24,8 @@ T = TypeVar("T")
 PAUSE = 0.05
 """Seconds between two looks at the lease while a call has nobody to serve it; a take-over takes about that long."""
 
+CANT_SERVE = "the GPU agent can't serve claims now"
+
 Local = Callable[[Sequence[ClaimRef], float], Awaitable[Mapping[str, T]]]
 Relay = Callable[[str, Sequence[ClaimRef], float], Awaitable[Mapping[str, T]]]
 
@@ -40,31 +42,43 @@ class FreshHandler:
 
     async def prepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, PrepareResult]:
         results = await self._route(self._handler.prepare, self._peers.prepare, claims, deadline)
-        if results is None:
-            return {claim.uid: PrepareResult(error=self._why_not()) for claim in claims}
+        if isinstance(results, str):
+            return {claim.uid: PrepareResult(error=results) for claim in claims}
         return results
 
     async def unprepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, str]:
         results = await self._route(self._handler.unprepare, self._peers.unprepare, claims, deadline)
-        return dict.fromkeys((claim.uid for claim in claims), self._why_not()) if results is None else results
+        return dict.fromkeys((claim.uid for claim in claims), results) if isinstance(results, str) else results
 
     async def _route(
         self, local: Local[T], relay: Relay[T], claims: Sequence[ClaimRef], deadline: float
-    ) -> Mapping[str, T] | None:
-        """None: nobody could serve it in time."""
+    ) -> Mapping[str, T] | str:
+        """A text says why nobody served it."""
         if self._takeover.state is not State.ACTIVE:
             await asyncio.wait({self._takeover.ask()}, timeout=self._left(deadline))
+        last: Exception | None = None
         while self._left(deadline) > 0:
+            here = self._takeover.active
             try:
-                if self._takeover.active:
-                    return await local(claims, deadline)
-                return await self._pass_on(relay, claims, deadline)
-            except NotActiveError:
-                await self._takeover.verify()
+                return await (local(claims, deadline) if here else self._pass_on(relay, claims, deadline))
+            except NotActiveError as error:
+                last = await self._verified(error)
             except (PeerError, RecoverableError) as error:
+                last = error
+                if here and self._takeover.active:
+                    log.error("serve claims", extra={"claims": [claim.uid for claim in claims], "error": str(error)})
+                    return f"{CANT_SERVE}: {error}"
                 log.debug("pass a call on", extra={"error": str(error)})
             await self._clock.sleep(min(PAUSE, max(self._left(deadline), 0)))
-        return None
+        return self._why_not(last)
+
+    async def _verified(self, error: Exception) -> Exception:
+        """Has this instance step back if it isn't active any more; returns what stands in the way."""
+        try:
+            await self._takeover.verify()
+        except RecoverableError as unreadable:
+            return unreadable
+        return error
 
     async def _pass_on(self, relay: Relay[T], claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, T]:
         """Has the active instance serve the call, unless this one becomes active meanwhile."""
@@ -86,11 +100,13 @@ class FreshHandler:
     def _left(self, deadline: float) -> float:
         return deadline - self._clock.monotonic()
 
-    def _why_not(self) -> str:
+    def _why_not(self, last: Exception | None) -> str:
         if self._takeover.state is State.STOPPED:
             return STOPPING
-        reason = self._takeover.failure or "the instances of the agent didn't agree in time who serves"
-        return f"the GPU agent can't serve claims now: {reason}"
+        if self._takeover.failure:
+            return f"{CANT_SERVE}: {self._takeover.failure}"
+        undecided = f"{CANT_SERVE}: the instances of the agent didn't agree in time who serves"
+        return undecided if last is None else f"{undecided}; at last: {last}"
 
 
 class RelayedHandler:

@@ -19,6 +19,9 @@ MAX_SOCKET_PATH = 107
 REGISTRATION_SUFFIX = "-reg.sock"
 DRA_PREFIX = "dra-"
 DRA_SUFFIX = ".sock"
+STATUS_PREFIX = "status-"
+STATUS_SUFFIX = ".sock"
+"""Where an instance answers `gpuclaim status`, beside its DRA socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,11 @@ def peer_dra_sockets(plugin: Path, own: SocketPaths) -> list[Path]:
     """DRA sockets of the driver's other instances, alive or dead: the plugin folder is this driver's alone."""
     found = (path for path in plugin.glob(f"{DRA_PREFIX}*{DRA_SUFFIX}") if path != own.dra)
     return sorted(path for path in found if is_socket(path))
+
+
+def status_sockets(plugin: Path) -> list[Path]:
+    """Status sockets of all instances of the driver, alive or dead."""
+    return sorted(path for path in plugin.glob(f"{STATUS_PREFIX}*{STATUS_SUFFIX}") if is_socket(path))
 
 
 def peer_registration_sockets(registry: Path, driver: str, own: SocketPaths, dra_sockets: list[Path]) -> list[Path]:

@@ -114,13 +114,15 @@ class TakeOver:
         return self._attempt
 
     async def run(self) -> None:
-        """The heartbeat of an active instance, the looks of a standby; for ever."""
+        """The heartbeat of an active instance, the looks of a standby; for ever, whatever goes wrong in one."""
         while True:
             await self._clock.sleep(self._timing.look)
             try:
                 await self.look()
             except RecoverableError as error:
                 log.error("look at the lease", extra={"error": str(error)})
+            except Exception:
+                log.exception("look at the lease")
 
     async def look(self) -> None:
         if self._state is State.ACTIVE:
@@ -174,7 +176,7 @@ class TakeOver:
                     await self._ask_to_yield(seen)
                 if await self._lease.acquire(seen):
                     await self._activate(seen)
-            except RecoverableError as error:
+            except Exception as error:
                 self._fail(error)
 
     async def _ask_to_yield(self, seen: LeaseRecord) -> None:
@@ -193,6 +195,9 @@ class TakeOver:
         self._set(State.ACTIVATING)
         try:
             await self._work.activate(epoch)
+            self._lease_beat_now()
+            self._set(State.ACTIVE)
+            self._on_active(True)
         except asyncio.CancelledError:
             await self._leave(State.STANDBY, release=True)
             raise
@@ -201,9 +206,6 @@ class TakeOver:
             self._fail(error)
             return
         self.failure = ""
-        self._lease_beat_now()
-        self._set(State.ACTIVE)
-        self._on_active(True)
 
     def _lease_beat_now(self) -> None:
         try:
@@ -252,6 +254,8 @@ class TakeOver:
             self._lease.release()
         except RecoverableError as error:
             log.error("release the lease", extra={"error": str(error)})
+        except Exception:
+            log.exception("release the lease")
 
     def _set(self, state: State) -> None:
         self._state = state

@@ -89,6 +89,8 @@ class Lease:
             raise RecoverableError(f"read the lease file {self.path}: {error.strerror}") from error
         try:
             return layout.read_snapshot(descriptor)
+        except OSError as error:
+            raise RecoverableError(f"read the lease file {self.path}: {error.strerror}") from error
         finally:
             os.close(descriptor)
 

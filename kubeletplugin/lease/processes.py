@@ -39,16 +39,19 @@ class HostProcesses:
         return ProcessIdentity(pid, int(stat[STAT_START_TIME]), self._namespace())
 
     def gone(self, process: ProcessIdentity) -> bool | None:
-        """None: it lives in another pid namespace and can't be seen.
+        """None: it can't be seen, since it lives in another pid namespace or /proc can't be read now.
 
         A zombie counts as gone once no thread is left: one stuck in the kernel keeps files, and so locks, open.
         """
-        if process.pid_namespace != self._namespace():
+        try:
+            if process.pid_namespace != self._namespace():
+                return None
+            stat = self._stat(process.pid)
+            if stat is None or int(stat[STAT_START_TIME]) != process.start_time:
+                return True
+            return stat[STAT_STATE] in ("Z", "X") and self._threads(process.pid) <= 1
+        except OSError:
             return None
-        stat = self._stat(process.pid)
-        if stat is None or int(stat[STAT_START_TIME]) != process.start_time:
-            return True
-        return stat[STAT_STATE] in ("Z", "X") and self._threads(process.pid) <= 1
 
     def lock_holders(self, inode: int) -> frozenset[int]:
         """Pids that hold a flock on the file, as far as this namespace shows them; none if that can't be read.
@@ -80,7 +83,7 @@ class HostProcesses:
     def _threads(self, pid: int) -> int:
         try:
             return len(os.listdir(self._proc / str(pid) / "task"))
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):
             return 0
 
     def _stat(self, pid: int) -> list[str] | None:
