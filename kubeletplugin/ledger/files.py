@@ -13,19 +13,18 @@ from kubeletplugin.ledger import queries, schema
 from kubeletplugin.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerIOError
 from kubeletplugin.ledger.model import Snapshot
 
-
-class Fence(Protocol):
-    """What the ledger needs of the lease: held() raises NotActiveError when this instance isn't the active one."""
-
-    def held(self) -> AbstractContextManager[None]: ...
-
-
 BUSY_SECONDS = 2.0
 """How long to wait for another process' write lock. Only the active instance writes, so a longer wait means that a
 stopped one is inside a transaction, and that doesn't end by waiting."""
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_SCHEMA})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+class Fence(Protocol):
+    """What the ledger needs of the lease: held() raises NotActiveError when this instance isn't the active one."""
+
+    def held(self) -> AbstractContextManager[None]: ...
 
 
 def translate(error: sqlite3.Error, doing: str) -> Exception:

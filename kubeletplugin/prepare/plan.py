@@ -4,7 +4,7 @@ Pure over the inventory. What can't be prepared is told apart by whether it may 
 ClaimError is refused at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from deviceclasses.configs import ConfigError
@@ -50,8 +50,11 @@ class Plan:
         return frozenset(planned.device.gpu_uuid for planned in self.devices)
 
 
-def make_plan(allocation: Allocation, inventory: Inventory, specs: ClaimSpecs, pool_name: str) -> Plan:
-    """Raises UnknownDevice, ClaimError."""
+def make_plan(
+    allocation: Allocation, inventory: Inventory, specs: ClaimSpecs, pool_name: str, own: Collection[str] = ()
+) -> Plan:
+    """``own`` are UUIDs of devices that the claim holds already: it keeps one with a problem, which nobody new gets.
+    Raises UnknownDevice, Unready, ClaimError."""
     located = {}
     for result in allocation.results:
         if result.pool != pool_name:
@@ -59,6 +62,8 @@ def make_plan(allocation: Allocation, inventory: Inventory, specs: ClaimSpecs, p
         device = inventory.by_name(result.device)
         if device is None:
             raise UnknownDevice(result.device)
+        if device.problem and device.uuid not in own:
+            raise Unready(f"device {device.name} ({device.uuid}) can't be given to a new claim: {device.problem}")
         located[result.device] = device
     _check_configs(allocation, located)
     return Plan(
@@ -78,12 +83,16 @@ def explain_unknown(name: str, inventory: Inventory, bindings: Mapping[str, str]
     uuid = bindings.get(name, "")
     if uuid in inventory.lost:
         return ClaimError(f"device {name} ({uuid}) is lost: the GPU has fallen off the bus or been taken away")
-    withheld = [gpu for gpu in inventory.withheld if gpu.uuid in ("", uuid) or not uuid]
-    for gpu in withheld:
-        if gpu.uuid == uuid and gpu.excluded:
-            return ClaimError(f"device {name} ({uuid}) is excluded on this node: {gpu.reason}")
-    if withheld:
-        return Unready(f"device {name} isn't there: GPU {withheld[0].index} is withheld: {withheld[0].reason}")
+    for gpu in inventory.withheld:
+        if gpu.uuid and gpu.uuid == uuid:
+            if gpu.excluded:
+                return ClaimError(f"device {name} ({uuid}) is excluded on this node: {gpu.reason}")
+            return Unready(f"device {name} isn't there: GPU {gpu.index} is withheld: {gpu.reason}")
+    # Without its UUID, or the name's, a GPU may be the one, unless it is known by another name.
+    named = {device.gpu_uuid for device in inventory.devices} | set(bindings.values())
+    for gpu in inventory.withheld:
+        if not gpu.uuid or (not uuid and gpu.uuid not in named):
+            return Unready(f"device {name} isn't there; it may be of GPU {gpu.index}, which is withheld: {gpu.reason}")
     if uuid:
         return Unready(f"device {name} ({uuid}) isn't there any more")
     return ClaimError(f"device {name} doesn't exist on this node")

@@ -152,8 +152,14 @@ class Preparer:
         """A plan, or what is missing. Raises ClaimError."""
         node = self._node
         inventory = node.inventory()
+        own: set[str] = set()
+        if any(device.problem for device in inventory.devices):
+            holds = await node.ledger.holds_of(allocation.uid)
+            own = {hold.device.uuid for hold in holds if hold.state is HoldState.HELD}
         try:
-            return make_plan(allocation, inventory, node.specs, node.pool_name), ""
+            return make_plan(allocation, inventory, node.specs, node.pool_name, own), ""
+        except Unready as unready:
+            return None, str(unready)
         except UnknownDevice as unknown:
             verdict = explain_unknown(unknown.name, inventory, await node.ledger.bindings())
         if isinstance(verdict, Unready):

@@ -103,7 +103,7 @@ async def test_status_tells_devices_holders_and_what_is_waited_for(world: World)
     assert status["waiting"] == [
         {
             "claim": {"uid": "uid-b", "namespace": "ns", "name": "b"},
-            "for": "device gpu-9 isn't there: GPU 9 is withheld: excluded",
+            "for": "device gpu-9 isn't there; it may be of GPU 9, which is withheld: excluded",
         }
     ]
     await agent.stop()

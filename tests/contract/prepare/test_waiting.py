@@ -1,6 +1,7 @@
 """What a Prepare waits for, for how long, and what it says meanwhile."""
 
 import asyncio
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -143,4 +144,25 @@ async def test_32_pods_at_once_on_8_gpus(world: World) -> None:
     await asyncio.sleep(0.05)
     assert [calls[ref].result().error for ref in waves[-1]] == [""] * 8
     assert len(await agent.holders()) == 8
+    await agent.stop()
+
+
+async def test_a_device_with_a_problem_goes_to_nobody_new(world: World) -> None:
+    """It is there only for who has it."""
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+    first = await agent.prepare_one(a)
+    whole = world.inventory
+    lost = dataclasses.replace(whole.devices[0], problem="the GPU is lost")
+    world.inventory = dataclasses.replace(whole, devices=(lost, *whole.devices[1:]))
+    world.files.clear()
+    assert await agent.prepare_one(a) == first
+    assert await agent.unprepare(a) == ""
+
+    answer = await agent.prepare_one(b := world.allocate("b", "gpu-0"), seconds=5)
+    assert answer.error == "still waiting: device gpu-0 (GPU-0) can't be given to a new claim: the GPU is lost"
+
+    world.inventory = whole
+    agent.manager.inventory_changed()
+    assert await agent.prepare_one(b) == PrepareResult((answered("gpu-0", "uid-b"),))
     await agent.stop()
