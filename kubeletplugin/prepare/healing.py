@@ -4,10 +4,12 @@ The kubelet sends no Prepare for a claim that it believes prepared, so a pod tha
 way, or a ledger that was lost, would leave containers without their devices for ever.
 """
 
+import asyncio
 import logging
 
 from kubeapi import errors as api_errors
 from kubeapi.client import RESOURCE_CLAIMS
+from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.prepare import allocation as claims
 from kubeletplugin.prepare import record as records
 from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
@@ -32,6 +34,7 @@ class Healer:
         self._turns = turns
         self._runs = runs
         self._unprepared: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def unprepared(self, uid: str) -> None:
         self._unprepared[uid] = self._node.clock.monotonic()
@@ -40,15 +43,41 @@ class Healer:
         """Begins what is needed and doesn't wait for it. An unreadable list heals nothing."""
         now = self._node.clock.monotonic()
         self._unprepared = {uid: at for uid, at in self._unprepared.items() if now - at < SETTLE_SECONDS}
-        for claim in kubelet.claims.values():
-            if await self._is_missing(claim):
-                log.warning(
-                    "prepare claim %s/%s by itself: the kubelet believes it prepared and there is no record of it",
-                    claim.namespace,
-                    claim.name,
-                    extra={"claim": claim.uid},
-                )
-                self._runs.start(ClaimRef(claim.uid, claim.namespace, claim.name), now + PATIENCE_SECONDS)
+        # Together: an API server that hangs costs one deadline, not one for each claim.
+        outcomes = await asyncio.gather(*map(self._heal, kubelet.claims.values()), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def begin(self, kubelet: KubeletClaims) -> None:
+        """``heal`` in the background: the first call need not wait for the API server's word on other claims."""
+        task = asyncio.ensure_future(self._heal_or_log(kubelet))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        """Runs that have begun aren't touched."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _heal_or_log(self, kubelet: KubeletClaims) -> None:
+        try:
+            await self.heal(kubelet)
+        except (RecoverableError, NotActiveError) as error:
+            log.warning("prepare by itself: %s", error)
+        except Exception:
+            log.exception("prepare by itself")
+
+    async def _heal(self, claim: KubeletClaim) -> None:
+        if await self._is_missing(claim):
+            log.warning(
+                "prepare claim %s/%s by itself: the kubelet believes it prepared and there is no record of it",
+                claim.namespace,
+                claim.name,
+                extra={"claim": claim.uid},
+            )
+            give_up_at = self._node.clock.monotonic() + PATIENCE_SECONDS
+            self._runs.start(ClaimRef(claim.uid, claim.namespace, claim.name), give_up_at)
 
     async def _is_missing(self, claim: KubeletClaim) -> bool:
         node = self._node

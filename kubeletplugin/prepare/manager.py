@@ -58,6 +58,10 @@ RETRY_SECONDS = 5.0
 """Pause before standing work that failed begins anew."""
 
 
+def _unheard() -> None:
+    """For where nobody listens."""
+
+
 class ClaimManager:
     """Implements prepare.model.ClaimHandler."""
 
@@ -77,9 +81,11 @@ class ClaimManager:
         notices: Notices | None = None,
         offload: Offload = in_thread,
         lost: Callable[[], bool] | None = None,
+        on_claims_changed: Callable[[], None] = _unheard,
     ) -> None:
-        """``lost`` tells a lease that is lost for good from one that couldn't be held for a moment (it may read a
-        file); without it every NotActiveError is for good."""
+        """``on_claims_changed`` is called whenever a claim was prepared or has ended, also by a sweep or by a run that
+        outlived its caller; it must return at once and not raise. ``lost`` tells a lease that is lost for good from
+        one that couldn't be held for a moment (it may read a file); without it every NotActiveError is for good."""
         self._lost = lost
         self._node = Node(
             api=api,
@@ -94,6 +100,7 @@ class ClaimManager:
             kubelet=kubelet_state,
             notices=notices or SilentNotices(),
             offload=offload,
+            claims_changed=on_claims_changed,
         )
         self._bells = Bells(self._node.clock)
         self._turns = ClaimTurns()
@@ -154,12 +161,13 @@ class ClaimManager:
 
     # --- life ---
     async def recover(self) -> None:
-        """At take-over, before the first call is served: files from rows, and what the kubelet believes prepared."""
+        """At take-over, before the first call is served: files from rows, rows for what the kubelet believes prepared.
+        Waits for nothing but this node; what only the API server can tell is mended afterwards."""
         kubelet = await self._node.kubelet_claims()
         await self._checks.remove_stray_files(kubelet)
         await self._strays.adopt()
         await self._checks.restore_files(kubelet)
-        await self._healer.heal(kubelet)
+        self._healer.begin(kubelet)
 
     async def sweep(self) -> None:
         """Ends what nothing else would end, mends what nothing else would mend."""
@@ -189,6 +197,7 @@ class ClaimManager:
         Calls that were waiting raise NotActiveError, as do all later ones: they are the next holder's.
         """
         self._yielding = True
+        self._healer.stop()
         await self._runs.stop()
         if self._tasks:
             await asyncio.wait(set(self._tasks))

@@ -89,7 +89,8 @@ async def in_thread(work: Callable[[], T], /) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This node, as every part of preparing sees it."""
+    """This node, as every part of preparing sees it. ``claims_changed`` is to be called after each commit that makes a
+    claim prepared or ends one."""
 
     api: ClaimReader
     ledger: Ledger
@@ -103,6 +104,7 @@ class Node:
     kubelet: KubeletState
     notices: Notices
     offload: Offload
+    claims_changed: Callable[[], None]
 
     async def kubelet_claims(self, uid: str | None = None) -> KubeletClaims:
         return await self.offload(functools.partial(self.kubelet.read, uid))

@@ -201,6 +201,7 @@ class Preparer:
         if await node.ledger.commit_claim(record, plan.holds()):
             return None
         self._sightings.follow(record.uid, fingerprint=record.fingerprint)
+        node.claims_changed()
         write = functools.partial(node.specs.write, record.uid, records.planned_spec(plan), record.aliases)
         await node.offload(write)
         return records.answer(record)

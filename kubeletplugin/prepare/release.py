@@ -44,6 +44,7 @@ class Releaser:
                 drains.append(Drain(device, left.pods, left.reason))
         await node.ledger.end_claim(record.uid, drains, node.clock.now())
         self._sightings.forget(record.uid)
+        node.claims_changed()
         log.info(
             "end hold of claim %s/%s: %s; draining: %s",
             record.namespace,

@@ -58,6 +58,8 @@ class Strays:
         ]
         drains = await self._drains(strays, kubelet)
         await node.ledger.settle(strays, drains, node.clock.now())
+        if strays:
+            node.claims_changed()
         for record, devices in strays:
             self._sightings.follow(record.uid, record.pods)
             log.warning(

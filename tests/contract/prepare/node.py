@@ -74,6 +74,7 @@ class World:
     boot_id: str = "boot-1"
     claims: dict[tuple[str, str], Json] = field(default_factory=dict)
     api_error: api_errors.ApiError | None = None
+    api_delay: float = 0.0
     write_error: Exception | None = None
     kubelet: dict[str, KubeletClaim] = field(default_factory=dict)
     kubelet_unreadable: str = ""
@@ -85,6 +86,7 @@ class World:
     steps: list[str] = field(default_factory=list)
     notices: list[tuple[str, ...]] = field(default_factory=list)
     lease_lost: bool = False
+    changes: int = 0
     _actions: list[tuple[str, Callable[[], object]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -169,6 +171,7 @@ class Agent:
             notices=_Notices(world),
             offload=self.offload,
             lost=lambda: world.lease_lost,
+            on_claims_changed=self._claims_changed,
         )
         await self.manager.recover()
         self.background = asyncio.ensure_future(self.manager.run())
@@ -181,7 +184,8 @@ class Agent:
 
     async def crash(self) -> None:
         self.dead = True
-        await self._drop_tasks(*self._calls, *self.manager._tasks, *self.manager._runs._tasks)
+        manager = self.manager
+        await self._drop_tasks(*self._calls, *manager._tasks, *manager._runs._tasks, *manager._healer._tasks)
         self.ledger._connection.close()
 
     async def stop(self) -> None:
@@ -220,6 +224,9 @@ class Agent:
         task.add_done_callback(self._done)
         return task
 
+    def _claims_changed(self) -> None:
+        self.world.changes += 1
+
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._calls.discard(task)
         if not task.cancelled():
@@ -243,6 +250,7 @@ class Agent:
         self.step(f"get {name}")
         await asyncio.sleep(0.002)
         if self.world.api_error is not None:
+            await asyncio.sleep(self.world.api_delay)
             raise self.world.api_error
         try:
             found = self.world.claims[namespace, name]

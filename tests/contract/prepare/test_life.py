@@ -180,3 +180,19 @@ async def test_standing_work_ends_with_the_lease(world: World, work: str) -> Non
     with pytest.raises(NotActiveError):
         agent.background.result()
     await agent.stop()
+
+
+async def test_claims_that_come_and_go_without_a_call_are_told_of(world: World) -> None:
+    agent = await Agent(world).start()
+    old, new = world.allocate("old", "gpu-0"), world.allocate("new", "gpu-0")
+    await agent.prepare_one(old)
+    assert world.changes == 1
+    world.list_in_kubelet(old, "pod-old")
+    world.deallocate(old)
+    await agent.prepare_one(new, seconds=1)
+    assert world.changes == 1
+    world.kubelet.clear()
+    await asyncio.sleep(1.1)
+    assert await agent.holders() == {"gpu-0": ["new"]}
+    assert world.changes == 3
+    await agent.stop()

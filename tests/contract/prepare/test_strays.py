@@ -9,7 +9,7 @@ import pytest
 from kubeapi import errors as api_errors
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
-from tests.contract.prepare.node import Agent, World, answered, result
+from tests.contract.prepare.node import Agent, World, answered, full_gpu, now, result
 
 pytestmark = pytest.mark.anyio
 
@@ -149,4 +149,24 @@ async def test_it_happens_once_in_a_ledgers_life(world: World) -> None:
     await agent.stop()
     agent = await Agent(world).start()
     assert await agent.holders() == {}
+    await agent.stop()
+
+
+async def test_a_hanging_api_server_holds_up_no_take_over(world: World) -> None:
+    """With the calls of other claims waiting, and an instance that is to yield meanwhile."""
+    world.inventory = Inventory("580.0", tuple(full_gpu(index) for index in range(8)))
+    for index in range(8):
+        ref = world.allocate(f"c{index}", f"gpu-{index}")
+        world.list_in_kubelet(ref, f"pod-{ref.name}", ids=[f"{ref.uid}-gpu-{index}"])
+    world.api_error, world.api_delay = api_errors.Unreachable("timed out"), 30.0
+    begun = now()
+    agent = await Agent(world).start()
+    assert len(await agent.holders()) == 8
+    await asyncio.sleep(0.1)
+    await agent.stop()
+    assert now() - begun < 1
+
+    agent = await Agent(world).start()
+    await agent.manager.sweep()
+    assert now() - begun < 35
     await agent.stop()
