@@ -7,6 +7,7 @@ nobody serves, it goes on after a first failure, because claims must be unprepar
 
 import asyncio
 import contextlib
+import gc
 import logging
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
@@ -177,6 +178,10 @@ class Agent:
             await self._dry_run(parts, inventory)
         await self._plugin.start()
         self._started = True
+        # What was imported lives as long as the process; walking it again and again made up most of a slow prepare
+        # (p99 at 200 held claims: 65 ms with, 27 without).
+        gc.collect()
+        gc.freeze()
 
     async def _first_look(self, parts: Parts) -> Inventory | None:
         waited = 0.0
