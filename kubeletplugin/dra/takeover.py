@@ -246,7 +246,6 @@ class TakeOver:
         if release:
             self._release()
         self._lease.relinquish()
-        self._stale.reset()
         self._set(state)
 
     def _release(self) -> None:

@@ -38,6 +38,3 @@ class StaleDetector:
             self._count += 1
             self._last = now
         return self._count >= self._timing.looks
-
-    def reset(self) -> None:
-        self._count = 0

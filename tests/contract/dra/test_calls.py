@@ -81,7 +81,9 @@ async def test_one_claims_error_leaves_the_others_prepared(node: Node) -> None:
     )
 
 
-async def test_exactly_one_entry_per_claim_whatever_the_handler_returns(node: Node) -> None:
+async def test_exactly_one_entry_per_claim_whatever_the_handler_returns(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     agent = await node.start("a")
     agent.handler.answer = lambda claims: {
         "uid-1": PrepareResult((device_for(claims[0]),)),
@@ -92,6 +94,9 @@ async def test_exactly_one_entry_per_claim_whatever_the_handler_returns(node: No
     assert sorted(response.claims) == ["uid-1", "uid-2"]
     assert response.claims["uid-2"].error == INTERNAL_ERROR
     assert agent.handler.prepared == ["uid-1", "uid-2"]
+    (record,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert record.message == "claim default/claim-2 got no answer"
+    assert vars(record)["claim"] == "uid-2"
 
 
 async def test_an_exception_reaches_the_pod_without_its_text(node: Node, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """Registration as a kubelet does it: what it sees, when, and what happens when it refuses."""
 
 import asyncio
+import errno
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from gpuclaim.demo.kubelet_plugins import KubeletTiming
 from kubeletplugin.dra.registrar import SUPPORTED_VERSIONS
 from kubeletplugin.dra.sockets import target
+from kubeletplugin.dra.takeover import TakeOver
 from kubeletplugin.errors import FatalError
 from kubeletplugin.pb.dra.v1 import api_pb2 as v1
 from kubeletplugin.pb.dra.v1 import api_pb2_grpc as v1_grpc
@@ -87,6 +89,33 @@ async def test_a_registry_folder_that_is_gone_for_a_while_is_waited_for(node: No
     await until(lambda: not agent.plugin.status.registered)
     node.kubelet.registry.mkdir()
     await until(lambda: agent.plugin.status.registered)
+
+
+async def test_a_look_at_the_registration_socket_that_fails_isnt_the_last(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = await node.start("a")
+
+    def fail(path: Path) -> bool:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kubeletplugin.dra.registrar.is_socket", fail)
+        await until(lambda: any(record.exc_info for record in caplog.records))
+    agent.paths.registration.unlink()
+    await until(lambda: not agent.plugin.status.registered)
+    await until(lambda: agent.plugin.status.registered and node.connected(agent))
+
+
+async def test_a_loop_that_ends_nevertheless_ends_the_process(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end(self: TakeOver) -> None:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(TakeOver, "run", end)
+    agent = node.make("a")
+    await agent.plugin.start()
+    with pytest.raises(FatalError, match="go on serving claims: take-over looks ended, the log says why"):
+        await asyncio.wait_for(agent.plugin.fatal, 5)
 
 
 async def test_a_kubelet_restart_registers_anew_by_itself(node: Node) -> None:

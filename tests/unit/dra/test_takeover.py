@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from kubeletplugin.dra.takeover import State, TakeOver, TakeOverTiming
 from kubeletplugin.errors import FatalError, NotActiveError, RecoverableError
 from kubeletplugin.lease.lease import Lease
 from kubeletplugin.lease.processes import ProcessIdentity
+from kubeletplugin.lease.record import LeaseRecord
 from kubeletplugin.lease.stale import StaleDetector, StaleTiming
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
 from tests.fakes.clock import VirtualClock
@@ -352,4 +354,68 @@ async def test_a_yield_goes_on_when_the_asker_has_gone(world: World) -> None:
     await world.clock.settle()
     assert one.state is State.STANDBY
     assert one.work.deactivations == 1
+    await world.close()
+
+
+def out_of_files() -> None:
+    raise OSError(errno.EMFILE, "too many open files")
+
+
+async def test_a_look_that_fails_isnt_the_last(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world.add(1)
+    await one.takeover.ask()
+    with monkeypatch.context() as patch:
+        patch.setattr(one.lease, "beat", out_of_files)
+        await world.clock.advance(3)
+    assert any(record.exc_info for record in caplog.records), "with its stack"
+    before = one.lease.read().heartbeat
+    await world.clock.advance(1)
+    assert one.lease.read().heartbeat == before + 1
+    await world.close()
+
+
+async def test_a_take_over_that_fails_in_an_unforeseen_way_is_tried_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def acquire(seen: LeaseRecord) -> bool:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    one = world.add(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(one.lease, "acquire", acquire)
+        one.takeover.registered()
+        assert await world.settled(one) is State.STANDBY
+        assert one.takeover.failure == "internal error, see the agent's log"
+    await world.clock.advance(7)
+    assert one.state is State.ACTIVE
+    await world.close()
+
+
+async def test_one_that_cant_go_on_after_activating_gives_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world.add(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(one.lease, "beat", out_of_files)
+        await one.takeover.ask()
+    assert one.state is State.STANDBY
+    assert one.work.deactivations == 1
+    assert one.lease.is_void(one.lease.read().record)
+    await world.close()
+
+
+async def test_one_that_cant_work_leaves_a_dead_heartbeat_alone_for_a_while(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world.add(1)
+    one.work.failure = RecoverableError("open the ledger: disk full")
+    one.takeover.registered()
+    assert await world.settled(one) is State.STANDBY
+    ghost = world.lease(9)
+    await ghost.acquire(ghost.read().record)
+    await world.clock.advance(11)
+    assert one.work.epochs == [1, 3]
+    assert sum("stands still" in record.message for record in caplog.records) == 1
+    await world.clock.advance(4)
+    assert sum("stands still" in record.message for record in caplog.records) == 1, "no look before it may act"
     await world.close()

@@ -358,3 +358,9 @@ class TestEndingAHolder:
         assert two.clock.monotonic() - started >= 12.0
         assert two.lease.epoch is None
         os.close(stuck)
+
+
+async def test_a_file_that_cant_be_read_is_told_as_trouble_that_may_pass(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(RecoverableError, match="read the lease file .*: Is a directory"):
+        Instance(path, 1).lease.read()

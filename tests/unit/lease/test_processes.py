@@ -128,3 +128,18 @@ def test_a_process_that_ends_before_the_kill_is_no_error(proc: FakeProc) -> None
         raise ProcessLookupError
 
     HostProcesses(proc.root, kill).kill(ProcessIdentity(7, 42, proc.namespace))
+
+
+@pytest.mark.parametrize("unreadable", ["stat", "task"])
+def test_what_cant_be_read_now_is_unknown(tmp_path: Path, unreadable: str) -> None:
+    """Files in place of folders and the reverse stand for any other error, such as too many open files."""
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/pid").touch()
+    (tmp_path / "7").mkdir()
+    if unreadable == "stat":
+        (tmp_path / "7/stat").mkdir()
+    else:
+        (tmp_path / "7/stat").write_text("7 (agent) Z " + "0 " * 18 + "5 0\n")
+        (tmp_path / "7/task").touch()
+    namespace = (tmp_path / "self/ns/pid").stat().st_ino
+    assert HostProcesses(tmp_path).gone(ProcessIdentity(7, 5, namespace)) is None

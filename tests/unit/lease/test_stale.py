@@ -32,13 +32,3 @@ async def test_stale(looks: list[tuple[float, str | None]], stale: bool) -> None
         await clock.advance(wait)
         verdict = detector.look(value)
     assert verdict is stale
-
-
-async def test_reset_begins_anew() -> None:
-    clock = VirtualClock()
-    detector = StaleDetector(clock, TIMING)
-    for _ in range(2):
-        detector.look("a")
-        await clock.advance(1)
-    detector.reset()
-    assert not detector.look("a")
