@@ -192,6 +192,50 @@ async def test_4_a_pod_that_came_and_went_between_two_looks_counts(world: World,
     await agent.stop()
 
 
+async def test_4_a_pod_that_the_kubelet_lists_only_as_the_claim_is_committed_counts(world: World) -> None:
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0", pods=["pod-0"])
+    world.list_in_kubelet(a, "pod-0", "pod-2")
+    await agent.prepare_one(a)
+    world.list_in_kubelet(a, "pod-0")
+    world.processes["pod-2"] = {5}
+    assert await agent.unprepare(a) == ""
+    assert await agent.draining() == {"gpu-0": ["pod-2"]}
+    await agent.stop()
+
+
+async def test_4_a_pod_seen_between_an_undo_and_the_new_commit_counts(world: World) -> None:
+    agent = await Agent(world).start()
+    a, old = world.allocate("a", "gpu-0", pods=["pod-0"]), world.allocate("old", "gpu-1")
+    await agent.prepare(a, old)
+    world.list_in_kubelet(old, "pod-old")
+    world.deallocate(old)
+    world.allocate("a", "gpu-1", pods=["pod-0"])
+    call = agent.begin(agent.prepare_one(a))
+    await asyncio.sleep(0.5)
+    world.reserve(a, "pod-0", "pod-2")
+    agent.manager.observe_claim(world.claims["ns", "a"])
+    world.reserve(a, "pod-0")
+    assert await agent.unprepare(old) == ""
+    await asyncio.sleep(0.1)
+    assert gpus(call.result()) == ["gpu-1"]
+    record = await agent.ledger.claim(a.uid)
+    assert record is not None
+    assert record.pods == {"pod-0", "pod-2"}
+    await agent.stop()
+
+
+async def test_claims_that_are_not_prepared_after_all_are_forgotten(world: World) -> None:
+    """What has been seen of them would grow for ever."""
+    agent = await Agent(world).start()
+    await agent.prepare_one(world.allocate("a", "gpu-0"))
+    assert (await agent.prepare_one(world.allocate("b", "gpu-0"))).error
+    assert agent.manager._sightings.followed() == {"uid-a", "uid-b"}
+    await asyncio.sleep(SWEEP)
+    assert agent.manager._sightings.followed() == {"uid-a"}
+    await agent.stop()
+
+
 async def test_5_a_prepare_that_gives_up_has_written_no_file(world: World) -> None:
     agent = await Agent(world).start()
     a = world.allocate("a", "gpu-0")
@@ -302,6 +346,32 @@ async def test_7_whenever_the_claim_moves_the_newest_call_gets_its_own_allocatio
     assert gpus(await first) in (["gpu-0"], ["gpu-1"])
     assert await agent.holders() == {"gpu-1": ["a"]}
     assert world.gpu_of(a) == {"GPU-1"}
+    await agent.stop()
+
+
+async def test_7_no_claim_is_refused_for_an_allocation_that_it_has_lost(world: World) -> None:
+    """Its old device is rightly another's by then."""
+    agent = await Agent(world).start()
+    await agent.prepare_one(world.allocate("b", "gpu-0"))
+    a = world.allocate("a", "gpu-0")
+    world.at("get b", lambda: world.allocate("a", "gpu-1"))
+    assert gpus(await agent.prepare_one(a)) == ["gpu-1"]
+    await agent.stop()
+
+
+async def test_7_a_change_that_the_watch_shows_wakes_a_waiting_run(world: World) -> None:
+    agent = await Agent(world).start()
+    old = world.allocate("old", "gpu-0")
+    await agent.prepare_one(old)
+    world.list_in_kubelet(old, "pod-old")
+    world.deallocate(old)
+    a = world.allocate("a", "gpu-0")
+    call = agent.begin(agent.prepare_one(a))
+    await asyncio.sleep(0.2)
+    world.allocate("a", "gpu-1")
+    agent.manager.observe_claim(world.claims["ns", "a"])
+    await asyncio.sleep(0.1)
+    assert gpus(call.result()) == ["gpu-1"]
     await agent.stop()
 
 

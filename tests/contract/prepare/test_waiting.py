@@ -11,7 +11,7 @@ from kubeapi import errors as api_errors
 from kubeletplugin.errors import RecoverableError
 from kubeletplugin.inventory.model import Inventory, WithheldGpu
 from kubeletplugin.prepare.model import PrepareResult
-from tests.contract.prepare.node import Agent, World, answered, full_gpu, now
+from tests.contract.prepare.node import Agent, World, answered, full_gpu, now, result
 
 pytestmark = pytest.mark.anyio
 
@@ -165,4 +165,13 @@ async def test_a_device_with_a_problem_goes_to_nobody_new(world: World) -> None:
     world.inventory = whole
     agent.manager.inventory_changed()
     assert await agent.prepare_one(b) == PrepareResult((answered("gpu-0", "uid-b"),))
+    await agent.stop()
+
+
+async def test_administrative_access_does_not_keep_the_hold_that_a_claim_had(world: World) -> None:
+    agent = await Agent(world).start()
+    await agent.prepare_one(world.allocate("a", "gpu-0"))
+    world.allocate("a", result("gpu-0", adminAccess=True))
+    assert not (await agent.prepare_one(world.allocate("b", "gpu-0"))).error
+    assert await agent.holders() == {"gpu-0": ["b"]}
     await agent.stop()
