@@ -196,6 +196,7 @@ class TakeOver:
         try:
             await self._work.activate(epoch)
             self._lease_beat_now()
+            self.failure = ""
             self._set(State.ACTIVE)
             self._on_active(True)
         except asyncio.CancelledError:
@@ -204,8 +205,6 @@ class TakeOver:
         except Exception as error:
             await self._leave(State.STANDBY, release=True)
             self._fail(error)
-            return
-        self.failure = ""
 
     def _lease_beat_now(self) -> None:
         try:

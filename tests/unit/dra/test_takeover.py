@@ -98,6 +98,8 @@ class Instance:
     takeover: TakeOver
     active: list[bool] = field(default_factory=list)
     fatal: list[FatalError] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    """What was told as the failure at each change of being active."""
 
     @property
     def state(self) -> State:
@@ -127,19 +129,25 @@ class World:
         work = Work(lease)
         active: list[bool] = []
         fatal: list[FatalError] = []
+        shown: list[str] = []
+
+        def on_active(value: bool) -> None:
+            active.append(value)
+            shown.append(takeover.failure)
+
         takeover = TakeOver(
             lease,
             work,
             self.peers,
             StaleDetector(self.clock, StaleTiming(looks=6, interval=1.0, pause=3.0)),
             clock=self.clock,
-            on_active=active.append,
+            on_active=on_active,
             on_fatal=fatal.append,
             timing=TakeOverTiming(look=1.0, yield_bound=10.0, retry_after=5.0),
         )
         self.peers.instances[lease.socket] = takeover
         self._tasks.append(asyncio.create_task(takeover.run()))
-        return Instance(lease, work, takeover, active, fatal)
+        return Instance(lease, work, takeover, active, fatal, shown)
 
     async def settled(self, instance: Instance) -> State:
         await self.clock.settle()
@@ -307,6 +315,7 @@ async def test_a_failed_activation_gives_back_and_tries_later(world: World, fail
     await world.clock.advance(6)
     assert one.state is State.ACTIVE
     assert one.takeover.failure == ""
+    assert one.shown == [""], "healed before it is told"
     await world.close()
 
 

@@ -362,5 +362,5 @@ class TestEndingAHolder:
 
 async def test_a_file_that_cant_be_read_is_told_as_trouble_that_may_pass(path: Path) -> None:
     path.mkdir()
-    with pytest.raises(RecoverableError, match="read the lease file .*: Is a directory"):
+    with pytest.raises(RecoverableError, match=r"read the lease file .*: Is a directory"):
         Instance(path, 1).lease.read()
