@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 LEDGER_FILE = "ledger.db"
 CDI_PREFIX = "k8s.gpu.nvidia.com-"
 RESTART_SECONDS = 5.0
-FOLLOW_SECONDS = 60.0
+FOLLOW_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 5.0
 """How long a take-over waits for a look under bound names; without one it goes on with what is known."""
 
@@ -68,19 +68,14 @@ class ActiveNode:
         self._manager: ClaimManager | None = None
         self._watches: ClaimWatches | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._claims_changed = asyncio.Event()
 
     # --- calls ---
     async def prepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, PrepareResult]:
-        results = await self._active().prepare(claims, deadline)
-        if self._watches is not None:
-            self._watches.add(ref for ref in claims if not results[ref.uid].error)
-        return results
+        return await self._active().prepare(claims, deadline)
 
     async def unprepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, str]:
-        errors = await self._active().unprepare(claims, deadline)
-        if self._watches is not None:
-            self._watches.remove(ref for ref in claims if not errors[ref.uid])
-        return errors
+        return await self._active().unprepare(claims, deadline)
 
     async def status(self) -> dict[str, Any] | None:
         """For `gpuclaim status`; None while this instance isn't active."""
@@ -119,6 +114,7 @@ class ActiveNode:
         self._start("keep the driver's CDI file", lambda: self._refresh_specs(specs))
         self._start("watch the kubelet's state", watch.run)
         self._start("read the kubelet's state", lambda: _observe_kubelet(manager, watch))
+        self._claims_changed.set()
         self._start("follow claims", lambda: self._follow_claims(ledger, watches))
         parts.slices.start()
 
@@ -183,6 +179,7 @@ class ActiveNode:
             clock=parts.clock,
             notices=parts.notices,
             lost=parts.lease.lost,
+            on_claims_changed=self._claims_changed.set,
         )
 
     # --- standing work ---
@@ -205,11 +202,14 @@ class ActiveNode:
                     log.warning("%s", error)
 
     async def _follow_claims(self, ledger: Ledger, watches: ClaimWatches) -> None:
-        """Calls tell what they prepared and undid; what recovery and sweeps did is in the ledger."""
+        """Some time after a change, since the kubelet's state tells of a pod that joins meanwhile: a prepare isn't held
+        up by the watch, and a claim that is short-lived costs none."""
         while True:
+            await self._claims_changed.wait()
+            await self._parts.clock.sleep(FOLLOW_SECONDS)
+            self._claims_changed.clear()
             records = await ledger.claims()
             watches.follow(frozenset(ClaimRef(row.uid, row.namespace, row.name) for row in records))
-            await self._parts.clock.sleep(FOLLOW_SECONDS)
 
     def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._tasks.append(asyncio.create_task(self._standing(name, work), name=name))
@@ -221,7 +221,9 @@ class ActiveNode:
             try:
                 await work()
             except NotActiveError:
-                return
+                if self._parts.lease.lost():
+                    return
+                log.warning("%s: the lease was busy, beginning anew in %g s", name, RESTART_SECONDS)
             except Exception:
                 log.exception("%s: failed, beginning anew in %g s", name, RESTART_SECONDS)
             await self._parts.clock.sleep(RESTART_SECONDS)

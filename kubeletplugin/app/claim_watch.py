@@ -7,7 +7,7 @@ cluster would cost more than a few watches by name, which is how the kubelet wat
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from kubeapi.client import RESOURCE_CLAIMS, Json, KubeApi
 from kubeapi.complaints import Complaints
@@ -35,12 +35,6 @@ class ClaimWatches:
             self._watches.pop(ref).cancel()
         for ref in claims - self._watches.keys():
             self._watches[ref] = asyncio.create_task(self._watch(ref), name=f"watch claim {ref.uid}")
-
-    def add(self, claims: Iterable[ClaimRef]) -> None:
-        self.follow(frozenset(self._watches).union(claims))
-
-    def remove(self, claims: Iterable[ClaimRef]) -> None:
-        self.follow(frozenset(self._watches).difference(claims))
 
     async def stop(self) -> None:
         tasks = list(self._watches.values())

@@ -13,8 +13,6 @@ from aiohttp import web
 
 from kubeletplugin.dra.sockets import STATUS_PREFIX, STATUS_SUFFIX, first_that_fits, short_token
 
-PREFIX = STATUS_PREFIX
-SUFFIX = STATUS_SUFFIX
 STOP_SECONDS = 1.0
 """What is left of a pod's grace period must not go to somebody who still waits for an answer."""
 
@@ -24,7 +22,9 @@ Unready = Callable[[], str]
 
 def socket_path(plugin_dir: Path, driver: str, uid: str) -> Path:
     short = short_token(driver, uid)
-    return first_that_fits(plugin_dir / f"{PREFIX}{uid}{SUFFIX}", plugin_dir / f"{PREFIX}{short}{SUFFIX}")
+    return first_that_fits(
+        plugin_dir / f"{STATUS_PREFIX}{uid}{STATUS_SUFFIX}", plugin_dir / f"{STATUS_PREFIX}{short}{STATUS_SUFFIX}"
+    )
 
 
 class ControlServer:
