@@ -15,42 +15,47 @@ Ts = TypeVarTuple("Ts")
 class Aside:
     def __init__(self, name: str) -> None:
         self._name = name
-        self._thread: threading.Thread | None = None
+        self._busy = False
 
     async def run(self, seconds: float, fn: Callable[[*Ts], object], *args: *Ts) -> None:
         """Raises what ``fn`` raises, or TimeoutError when it, or the run before, hangs."""
-        if self._thread is not None and self._thread.is_alive():
+        if self._busy:
             raise TimeoutError("it still hangs")
+        self._busy = True
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._thread = threading.Thread(target=_work, args=(loop, done, fn, args), name=self._name, daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._work, args=(loop, done, fn, args), name=self._name, daemon=True).start()
         finished, _ = await asyncio.wait([done], timeout=seconds)
         if not finished:
             done.cancel()
             raise TimeoutError(f"no end within {seconds:g} s")
         done.result()
 
+    def _work(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        done: asyncio.Future[None],
+        fn: Callable[..., object],
+        args: tuple[Any, ...],
+    ) -> None:
+        error: BaseException | None = None
+        try:
+            fn(*args)
+        except BaseException as raised:
+            error = raised
+        # Before the caller is told: the thread itself lives on for a moment, and the caller may come again at once.
+        self._busy = False
 
-def _work(
-    loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], fn: Callable[..., object], args: tuple[Any, ...]
-) -> None:
-    error: BaseException | None = None
-    try:
-        fn(*args)
-    except BaseException as raised:
-        error = raised
+        def settle() -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
 
-    def settle() -> None:
-        if done.done():
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:
+            # The loop has ended: nobody is left to tell.
             return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    try:
-        loop.call_soon_threadsafe(settle)
-    except RuntimeError:
-        # The loop has ended: nobody is left to tell.
-        return
