@@ -25,8 +25,6 @@ _HOLD = (
     "id, device_name, device_uuid, gpu_uuid, whole_gpu, share_id, admin, route, holder, holder_namespace, "
     "holder_name, state, since, reason"
 )
-_SETTLED = "settled_at"
-"""Key in meta: when what had been on the node before this ledger was taken in."""
 
 
 # --- claims ---
@@ -78,24 +76,20 @@ def _put_claim(connection: sqlite3.Connection, record: ClaimRecord, devices: Seq
         _insert_hold(connection, device, holder, HoldState.HELD, record.prepared_at, "")
 
 
-# --- what was there before the ledger ---
-def is_settled(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM meta WHERE key = ?", (_SETTLED,)).fetchone() is not None
-
-
-def settle(
+# --- what the ledger wasn't told ---
+def adopt(
     connection: sqlite3.Connection,
     strays: Sequence[tuple[ClaimRecord, Sequence[HeldDevice]]],
     drains: Iterable[Drain],
     at: str,
 ) -> None:
-    """Takes in what was found, whatever it overlaps with: it is so. A claim that has a row keeps it."""
+    """Takes in what was found, whatever it overlaps with: it is so. A claim that was prepared keeps its row."""
     for record, devices in strays:
-        if claim(connection, record.uid) is None:
+        known = claim(connection, record.uid)
+        if known is None or not known.fingerprint:
             _put_claim(connection, record, devices)
     for drain in drains:
         _insert_drain(connection, drain, Holder(Route.CLAIM, ""), at)
-    connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (_SETTLED, at))
 
 
 def add_pods(connection: sqlite3.Connection, uid: str, pods: Collection[str]) -> None:

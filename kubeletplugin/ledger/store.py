@@ -96,15 +96,12 @@ class Ledger:
         """Takes the claim and its holds away; ``drains`` stay in the way of others until ``end_drain``."""
         await self._write(queries.end_claim, uid, drains, at.isoformat(timespec="seconds"))
 
-    # --- what was there before the ledger ---
-    async def is_settled(self) -> bool:
-        return await self._read(queries.is_settled)
-
-    async def settle(
+    # --- what the ledger wasn't told ---
+    async def adopt(
         self, strays: Sequence[tuple[ClaimRecord, Sequence[HeldDevice]]], drains: Sequence[Drain], at: datetime.datetime
     ) -> None:
-        """Takes in claims that were prepared, and devices that were in use, before this ledger was begun."""
-        await self._write(queries.settle, strays, drains, at.isoformat(timespec="seconds"))
+        """Takes in claims that others prepared, and devices that are in use without a hold."""
+        await self._write(queries.adopt, strays, drains, at.isoformat(timespec="seconds"))
 
     # --- holds ---
     async def conflicts(self, claim_uid: str, devices: Sequence[HeldDevice]) -> tuple[Hold, ...]:

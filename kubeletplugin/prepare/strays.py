@@ -1,15 +1,17 @@
-"""What was prepared before this ledger was begun: a damaged one was set aside, or another driver served the node.
+"""What is prepared, or in use, without this ledger knowing: it is new because the last one was damaged, or another
+driver served the node for a while.
 
-The new ledger knows of no hold, and the kubelet sends no Prepare for what it believes prepared. So before anything is
-committed, once in a ledger's life, each claim that the kubelet lists with CDI names of our kind gets a row and holds,
-which end like any other (Unprepare, or a check). What no list tells of can still be seen on the devices themselves:
-one that pods are on, or that can't be looked at, begins as draining.
+The kubelet sends no Prepare for what it believes prepared. So before anything is committed, each claim that the kubelet
+lists with CDI names of our kind gets a row and holds, which end like any other (Unprepare, or a check). What no list
+tells of can still be seen on the devices themselves: one that pods are on, or that can't be looked at, begins as
+draining. Both are done at every take-over, and again for what couldn't be told then: a list that couldn't be read, a
+device that came later.
 """
 
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kubeletplugin.inventory.model import Device, DeviceKind, Inventory
 from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice
@@ -31,61 +33,58 @@ class Strays:
     def __init__(self, node: Node, sightings: Sightings) -> None:
         self._node = node
         self._sightings = sightings
-        self._settled = False
+        self._looked_at: set[str] = set()
+        self._all_located = False
+        self._told: set[str] = set()
         self._lock = asyncio.Lock()
 
     async def adopt(self) -> None:
-        """To be called before any commit; costs nothing once it is done. While the node has no devices nothing can be
-        told, nor be committed, and it is left for later."""
-        if self._settled:
-            return
-        async with self._lock:
-            if not self._settled and self._node.inventory().devices:
-                if not await self._node.ledger.is_settled():
+        """To be called before any commit; costs nothing once everything was told."""
+        if not self._is_done():
+            async with self._lock:
+                if not self._is_done():
                     await to_the_end(self._adopt())
-                self._settled = True
+
+    def _is_done(self) -> bool:
+        devices = {device.uuid for device in self._node.inventory().devices}
+        return devices <= self._looked_at and (self._all_located or not devices)
 
     async def _adopt(self) -> None:
         node = self._node
+        inventory = node.inventory()
         kubelet = await node.kubelet_claims()
         if kubelet.unreadable:
-            log.warning("take in claims from before this ledger: the kubelet's list: %s", kubelet.unreadable)
-        recorded = {record.uid for record in await node.ledger.claims()}
-        strays = [
-            stray
-            for claim in kubelet.claims.values()
-            if claim.uid not in recorded and (stray := self._stray(claim, node.inventory()))
-        ]
-        drains = await self._drains(strays, kubelet)
-        await node.ledger.settle(strays, drains, node.clock.now())
-        if strays:
+            self._tell(f"take in claims that others prepared: the kubelet's list: {kubelet.unreadable}")
+        prepared = {record.uid for record in await node.ledger.claims() if not records.is_adopted(record)}
+        listed = [claim for claim in kubelet.claims.values() if claim.uid not in prepared and claim.cdi_names]
+        located = [(claim, self._located(claim, inventory)) for claim in listed]
+        strays = [self._stray(claim, found) for claim, found in located if found]
+        fresh = [device for device in inventory.devices if device.uuid not in self._looked_at]
+        drains = await self._drains(fresh, strays, kubelet)
+        if strays or drains:
+            await node.ledger.adopt(strays, drains, node.clock.now())
             node.claims_changed()
         for record, devices in strays:
             self._sightings.follow(record.uid, record.pods)
-            log.warning(
-                "take in claim %s/%s from before this ledger: it has %s",
-                record.namespace,
-                record.name,
-                ", ".join(device.name for device in devices),
-                extra={"claim": record.uid},
-            )
+            names = ", ".join(device.name for device in devices)
+            self._tell(f"take in claim {record.namespace}/{record.name}, which the kubelet has prepared: {names}")
+        self._looked_at |= {device.uuid for device in fresh}
+        self._all_located = not kubelet.unreadable and all(len(found) == len(c.cdi_names) for c, found in located)
 
-    def _stray(self, claim: KubeletClaim, inventory: Inventory) -> Stray | None:
-        found: dict[str, tuple[Device, str]] = {}
+    def _located(self, claim: KubeletClaim, inventory: Inventory) -> dict[str, tuple[Device, str]]:
+        """By CDI name. One that isn't found may be of a device that comes later."""
+        found = {}
         for cdi_name in claim.cdi_names:
             located = _locate(claim.uid, cdi_name, inventory)
             if located is None:
-                log.warning(
-                    "take in claim %s/%s from before this ledger: no device of this node is meant by %s",
-                    claim.namespace,
-                    claim.name,
-                    cdi_name,
-                    extra={"claim": claim.uid},
+                self._tell(
+                    f"take in claim {claim.namespace}/{claim.name}: no device that is here is meant by {cdi_name}"
                 )
             else:
                 found[cdi_name] = located
-        if not found:
-            return None
+        return found
+
+    def _stray(self, claim: KubeletClaim, found: Mapping[str, tuple[Device, str]]) -> Stray:
         node = self._node
         record = records.adopted_record(
             claim,
@@ -96,9 +95,16 @@ class Strays:
         )
         return record, [_held(device, share_id) for device, share_id in found.values()]
 
-    async def _drains(self, strays: Sequence[Stray], kubelet: KubeletClaims) -> list[Drain]:
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("%s", text)
+
+    async def _drains(self, fresh: Sequence[Device], strays: Sequence[Stray], kubelet: KubeletClaims) -> list[Drain]:
+        """Of devices that weren't looked at before and don't drain already."""
         node = self._node
-        devices = [_held(device, "") for device in node.inventory().devices]
+        draining = {hold.device.uuid for hold in await node.ledger.draining()}
+        devices = [_held(device, "") for device in fresh if device.uuid not in draining]
         look = await node.processes.look((), devices)
         known = frozenset[str]().union(*(claim.pods for claim in kubelet.claims.values()))
         held = {device.gpu_uuid for _, stray in strays for device in stray}

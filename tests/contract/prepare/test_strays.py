@@ -138,8 +138,7 @@ async def test_it_happens_before_the_first_commit_also_when_the_driver_is_late(w
     await agent.stop()
 
 
-async def test_it_happens_once_in_a_ledgers_life(world: World) -> None:
-    """A claim that was unprepared is listed until the kubelet has our answer: nothing of it is left to hold."""
+async def test_one_that_the_kubelet_was_about_to_strike_off_is_ended_by_a_check(world: World) -> None:
     agent = await Agent(world).start()
     a = world.allocate("a", "gpu-0")
     await agent.prepare_one(a)
@@ -148,7 +147,55 @@ async def test_it_happens_once_in_a_ledgers_life(world: World) -> None:
     assert await agent.unprepare(a) == ""
     await agent.stop()
     agent = await Agent(world).start()
+    assert await agent.holders() == {"gpu-0": ["a"]}
+    del world.kubelet[a.uid]
+    assert not (await agent.prepare_one(world.allocate("b", "gpu-0"))).error
+    await agent.stop()
+
+
+async def test_what_another_driver_prepared_meanwhile_is_taken_in_by_an_old_ledger(world: World) -> None:
+    await (await Agent(world).start()).stop()
+    a = world.allocate("a", "gpu-0")
+    world.list_in_kubelet(a, "pod-a", ids=["uid-a-gpu-0"])
+    world.processes["pod-a"] = {1}
+    world.delete(a)
+    agent = await Agent(world).start()
+    call = agent.begin(agent.prepare_one(world.allocate("b", "gpu-0")))
+    await asyncio.sleep(5)
+    assert not call.done()
+    await agent.stop()
+
+
+@pytest.mark.parametrize("unprepared", [False, True])
+async def test_a_gpu_that_comes_late_is_looked_at_before_it_is_given(world: World, unprepared: bool) -> None:
+    agent, a = await _lose_the_ledger(world)
+    world.delete(a)
+    whole = world.inventory
+    world.inventory = Inventory("580.0", tuple(d for d in whole.devices if d.name != "gpu-0"))
+    await agent.start()
+    if unprepared:
+        world.on_device["GPU-0"] = {"pod-a": frozenset({1})}
+        assert await agent.unprepare(a) == ""
+        del world.kubelet[a.uid]
+    world.inventory = dataclasses.replace(whole)
+    agent.manager.inventory_changed()
+    call = agent.begin(agent.prepare_one(world.allocate("b", "gpu-0")))
+    await asyncio.sleep(5)
+    assert not call.done()
+    await agent.stop()
+
+
+async def test_a_list_that_could_not_be_read_is_read_again(world: World) -> None:
+    agent, a = await _lose_the_ledger(world)
+    world.delete(a)
+    world.kubelet_unreadable = "permission denied"
+    await agent.start()
     assert await agent.holders() == {}
+    world.kubelet_unreadable = ""
+    call = agent.begin(agent.prepare_one(world.allocate("b", "gpu-0")))
+    await asyncio.sleep(5)
+    assert not call.done()
+    assert await agent.holders() == {"gpu-0": ["a"]}
     await agent.stop()
 
 

@@ -214,18 +214,16 @@ async def test_what_was_draining_ends_with_the_boot(tmp_path: Path, boot: str, l
     await again.close()
 
 
-async def test_what_was_there_before_the_ledger_is_taken_in_once(tmp_path: Path) -> None:
+async def test_what_the_ledger_was_not_told_is_taken_in_beside_what_it_knows(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     ledger = await _open(path)
-    assert not await ledger.is_settled()
     await ledger.commit_claim(record("a"), [gpu(0)])
     strays = [(record("a", fingerprint=""), [gpu(1)]), (record("b", fingerprint=""), [gpu(0)])]
-    await ledger.settle(strays, [Drain(gpu(2), frozenset({"pod"}), "running")], NOW)
+    await ledger.adopt(strays, [Drain(gpu(2), frozenset({"pod"}), "running")], NOW)
     await ledger.close()
 
     again = await _open(path)
 
-    assert await again.is_settled()
     assert {claim.uid: claim.fingerprint for claim in await again.claims()} == {"a": "f", "b": ""}
     holds = (await again.snapshot()).holds
     assert [(hold.holder.id, hold.device.name, hold.state.value) for hold in holds] == [
