@@ -132,8 +132,15 @@ class ActiveNode:
         await parts.slices.stop()
         parts.inventory.use_bindings(None)
         ledger, self._ledger = self._ledger, None
-        if ledger is not None and not parts.lease.lost():
+        if ledger is not None and not await self._lost():
             await ledger.close()
+
+    async def _lost(self) -> bool:
+        """Whether another instance is active for sure; a lease that can't be read says nothing."""
+        try:
+            return await asyncio.to_thread(self._parts.lease.lost)
+        except RecoverableError:
+            return False
 
     async def _open_ledger(self, epoch: int) -> Ledger:
         parts = self._parts
@@ -208,7 +215,11 @@ class ActiveNode:
             await self._claims_changed.wait()
             await self._parts.clock.sleep(FOLLOW_SECONDS)
             self._claims_changed.clear()
-            records = await ledger.claims()
+            try:
+                records = await ledger.claims()
+            except BaseException:
+                self._claims_changed.set()
+                raise
             watches.follow(frozenset(ClaimRef(row.uid, row.namespace, row.name) for row in records))
 
     def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -221,7 +232,7 @@ class ActiveNode:
             try:
                 await work()
             except NotActiveError:
-                if self._parts.lease.lost():
+                if await self._lost():
                     return
                 log.warning("%s: the lease was busy, beginning anew in %g s", name, RESTART_SECONDS)
             except Exception:
@@ -233,4 +244,8 @@ async def _observe_kubelet(manager: ClaimManager, watch: FileWatch) -> None:
     while True:
         await watch.changed.wait()
         watch.changed.clear()
-        await manager.observe_kubelet()
+        try:
+            await manager.observe_kubelet()
+        except BaseException:
+            watch.changed.set()
+            raise

@@ -24,7 +24,13 @@ class Aside:
         self._busy = True
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        threading.Thread(target=self._work, args=(loop, done, fn, args), name=self._name, daemon=True).start()
+        thread = threading.Thread(target=self._work, args=(loop, done, fn, args), name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # No thread is to be had now; the next run may get one.
+            self._busy = False
+            raise
         finished, _ = await asyncio.wait([done], timeout=seconds)
         if not finished:
             done.cancel()

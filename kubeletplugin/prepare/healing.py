@@ -94,4 +94,6 @@ class Healer:
         if allocation is None or allocation.uid != claim.uid or not allocation.pods & claim.pods:
             return False
         names = {node.specs.cdi_name(claim.uid, result.device, result.share_id) for result in allocation.results}
-        return bool(names & set(claim.cdi_names)) and not self._turns.busy(claim.uid)
+        # Both may have come during the GET.
+        gone = claim.uid in self._unprepared or self._turns.busy(claim.uid)
+        return bool(names & set(claim.cdi_names)) and not gone

@@ -285,3 +285,10 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     config.write_text("version: v1\nnvmlTimeout: 3\nnvmlTimeout: 4\n")
     with pytest.raises(FatalError, match="'nvmlTimeout' is given twice"):
         settings.load([f"--config={config}"], {})
+
+
+def test_yaml_merges_maps_as_ever(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("version: v1\nexclude:\n- &first {gpu: GPU-1, reason: fan}\n- <<: *first\n  gpu: GPU-2\n")
+    loaded = settings.load([f"--config={config}"], {})[0].settings
+    assert [(entry.gpu, entry.reason) for entry in loaded.exclude] == [("GPU-1", "fan"), ("GPU-2", "fan")]
