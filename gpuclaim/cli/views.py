@@ -76,7 +76,7 @@ def print_slices(slices: Iterable[Json]) -> None:
     for piece in slices:
         for device in piece["spec"].get("devices", []):
             attributes = ", ".join(
-                f"{name.removeprefix('resource.kubernetes.io/')}={next(iter(value.values()))}"
+                f"{name.removeprefix('resource.kubernetes.io/')}={_text(next(iter(value.values())))}"
                 for name, value in device.get("attributes", {}).items()
             )
             capacity = ", ".join(f"{name}={value['value']}" for name, value in device.get("capacity", {}).items())
@@ -105,3 +105,8 @@ def _holder_columns(holder: dict[str, Any] | None) -> tuple[str, str, str, str]:
         return ("", "", "", "")
     name = f"{holder['namespace']}/{holder['name']}" + (" (admin)" if holder["admin"] else "")
     return (name, holder["since"], ", ".join(holder["pods"]), holder["reason"])
+
+
+def _text(value: object) -> str:
+    """As CEL and YAML spell it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -49,6 +49,8 @@ LEASE_FILE = "lease"
 FIRST_LOOK_SECONDS = 15.0
 """How long the hardware is waited for while nobody else serves."""
 RETRY_SECONDS = 5.0
+LAST_CALLS_SECONDS = 0.5
+"""How long NVML calls that are being made at the end may take; one that hangs is left behind."""
 
 
 class Agent:
@@ -260,6 +262,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         parts.workers.close()
+        await asyncio.to_thread(parts.workers.join, LAST_CALLS_SECONDS)
         await parts.api.close()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Parts]) -> Parts | None:

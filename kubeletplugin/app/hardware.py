@@ -87,6 +87,8 @@ def _system_memory() -> int:
 
 def _simulated(settings: Settings, state: Path | None) -> Hardware:
     path = state or settings.plugin_dir / STATE_FILE
+    if path.suffix != ".json":
+        raise FatalError(f"keep the simulated machine in {path}: --machine-state is a file whose name ends in .json")
     try:
         profile = load_profile(settings.machine)
         path.parent.mkdir(parents=True, exist_ok=True)

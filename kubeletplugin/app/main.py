@@ -17,8 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     """Exit status: 0 after a stop, 1 when it can't go on, 2 for bad flags or configuration."""
     rest = [word for word in arguments if word != "--print-config"]
     if "--help" in rest or "-h" in rest:
-        sys.stdout.write(settings.help_text() + "\n")
-        return 0
+        return _print(settings.help_text())
     try:
         effective, warnings = settings.load(rest, os.environ)
     except FatalError as error:
@@ -27,8 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--print-config" in arguments:
         for warning in warnings:
             sys.stderr.write(f"gpuclaim kubeletplugin: {warning}\n")
-        sys.stdout.write("\n".join(effective.as_lines()) + "\n")
-        return 0
+        return _print("\n".join(effective.as_lines()))
     # C-core's own lines go to stderr in a form of their own, and say nothing that our errors don't.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     chosen = effective.settings
@@ -47,6 +45,15 @@ def main(arguments: Sequence[str]) -> int:
     except Exception:
         log.exception("end on an error that nobody foresaw")
         return 1
+    return 0
+
+
+def _print(text: str) -> int:
+    try:
+        print(text, flush=True)  # noqa: T201
+    except OSError as error:
+        sys.stderr.write(f"gpuclaim kubeletplugin: {error}\n")
+        os._exit(1)
     return 0
 
 

@@ -10,7 +10,6 @@ file makes the kubelet ask again. So is a socket that is gone (somebody emptied 
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -112,7 +111,10 @@ class Registrar:
                 f"register with the kubelet: there is no folder {registry}; check --kubelet-root-dir and that the"
                 " pod mounts it from the host at the same path"
             )
-        await self._publish()
+        try:
+            await self._publish()
+        except (OSError, RuntimeError) as error:
+            raise FatalError(f"make the registration socket in {registry}: {error}; is it mounted writable?") from error
         self._published_at = self._clock.monotonic()
         self._watch = asyncio.create_task(self._keep_published(), name="registration watch")
 
@@ -129,16 +131,22 @@ class Registrar:
         service = RegistrationService(self._info, self._told)
         server = grpc.aio.server()
         api_pb2_grpc.add_RegistrationServicer_to_server(service, server)
-        self._paths.hidden.unlink(missing_ok=True)
-        server.add_insecure_port(target(self._paths.hidden))
-        await server.start()
-        self._paths.hidden.rename(self._paths.registration)
+        try:
+            self._paths.hidden.unlink(missing_ok=True)
+            server.add_insecure_port(target(self._paths.hidden))
+            await server.start()
+            self._paths.hidden.rename(self._paths.registration)
+        except BaseException:
+            await server.stop(grace=None)
+            raise
         self._server, self._service = server, service
         log.info("registration socket published", extra={"socket": str(self._paths.registration)})
 
     async def _unpublish(self) -> None:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            self._paths.registration.unlink()
+        try:
+            self._paths.registration.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("remove the registration socket", extra={"error": str(error)})
         server, self._server, self._service = self._server, None, None
         if server is not None:
             await server.stop(grace=0.5)

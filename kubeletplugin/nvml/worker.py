@@ -56,6 +56,7 @@ class NvmlWorkers:
         self._queue_length = queue_length
         self._workers: dict[str, _Worker] = {}
         self._closed = False
+        self._ended: list[_Worker] = []
 
     async def call(self, key: str, fn: Callable[[*Ts], T], *args: *Ts, timeout: float | None = None) -> T:
         """``fn(*args)`` in the worker of ``key``; ``timeout`` in seconds counts from now, waiting in line included.
@@ -101,9 +102,16 @@ class NvmlWorkers:
         if worker is not None:
             worker.end()
 
+    def join(self, seconds: float) -> None:
+        """After ``close``: blocks until the calls that were being made have come back, or for ``seconds``."""
+        end = time.monotonic() + seconds
+        for worker in self._ended:
+            worker.join(max(0.0, end - time.monotonic()))
+
     def close(self) -> None:
         """End all workers without waiting for them; calls in line fail with NvmlTimeoutError."""
         self._closed = True
+        self._ended = list(self._workers.values())
         for key in list(self._workers):
             self.forget(key)
 
@@ -114,7 +122,8 @@ class _Worker:
         self._lock = threading.Lock()
         self._running: _Job | None = None
         self._ended = False
-        threading.Thread(target=self._run, name=f"nvml {key}", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=f"nvml {key}", daemon=True)
+        self._thread.start()
 
     @property
     def busy(self) -> bool:
@@ -143,6 +152,9 @@ class _Worker:
         with self._lock:
             if self._overdue():
                 self._refuse_waiting(_HANGS)
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
 
     def end(self) -> None:
         with self._lock:
