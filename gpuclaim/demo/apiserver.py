@@ -9,7 +9,6 @@ every process of this machine.
 import asyncio
 import copy
 import datetime
-import json
 import random
 import ssl
 from collections import Counter
@@ -153,10 +152,6 @@ class FakeApiServer:
             self._registry.delete(_target(resource, name, namespace), {})
         except StatusError as e:
             raise KeyError(name) from e
-
-    def dump(self) -> str:
-        """Everything that is stored, as JSON, for people who look for what went wrong."""
-        return json.dumps(self._store.everything(), indent=2, sort_keys=True)
 
 
 def _target(resource: Resource, name: str, namespace: str) -> Target:

@@ -110,13 +110,6 @@ class Store:
             for subscription in collection.subscriptions:
                 subscription.woken.set()
 
-    def everything(self) -> dict[str, list[Json]]:
-        """Group and plural to all objects."""
-        return {
-            f"{group}/{plural}".removeprefix("/"): collection.bodies("")
-            for (group, plural), collection in sorted(self._collections.items())
-        }
-
     def _stamp(self, body: Json) -> None:
         self.version += 1
         body["metadata"]["resourceVersion"] = str(self.version)

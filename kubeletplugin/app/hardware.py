@@ -10,7 +10,7 @@ from kubeletplugin.cdi.roots import DriverRoot
 from kubeletplugin.errors import FatalError
 from kubeletplugin.inventory.reading import Surroundings
 from kubeletplugin.inventory.simulated import simulated_surroundings
-from kubeletplugin.inventory.sysfs import Sysfs
+from kubeletplugin.inventory.sysfs import Sysfs, system_memory_bytes
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.nvml.api import Nvml
 from kubeletplugin.nvml.errors import NvmlCode, NvmlError
@@ -77,12 +77,8 @@ def _real(settings: Settings) -> Hardware:
         found = find_library(list(roots)).root
         return None if found is None else DriverRoot(found, roots[found])
 
-    around = Surroundings(Sysfs(SYS), _system_memory)
+    around = Surroundings(Sysfs(SYS), lambda: system_memory_bytes(PROC))
     return Hardware(open_real(list(roots)), around, PROC, SYS, DriverRoot(settings.host_root), locate)
-
-
-def _system_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _simulated(settings: Settings, state: Path | None) -> Hardware:

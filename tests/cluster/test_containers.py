@@ -46,7 +46,8 @@ def test_a_restarted_container_keeps_its_gpu(world: World) -> None:
     world.running("p")
     before = world.gpu_nodes("p")
     # Process 1 of a PID namespace takes only the signals that it has a handler for.
-    world.exec("p", "kill", "1")
+    # Later, so that it doesn't end this very exec.
+    world.exec("p", "sh", "-c", "(sleep 0.3; kill 1) >/dev/null 2>&1 &")
     world.kubectl.wait("the container restarted", lambda: world.restarts("p") == 1, seconds=20)
     world.running("p")
     assert world.gpu_nodes("p") == before != set()

@@ -101,7 +101,7 @@ def etcd(layout: Layout) -> str:
     )
 
 
-def kubelet(layout: Layout, root: str) -> str:
+def kubelet(layout: Layout) -> str:
     return yaml.safe_dump(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -140,7 +140,7 @@ def kubelet(layout: Layout, root: str) -> str:
     )
 
 
-def kube_apiserver(layout: Layout, authorization_mode: str = "Node,RBAC") -> list[str]:
+def kube_apiserver(layout: Layout) -> list[str]:
     pki = layout.pki
     return [
         "--bind-address=127.0.0.1",
@@ -149,7 +149,7 @@ def kube_apiserver(layout: Layout, authorization_mode: str = "Node,RBAC") -> lis
         "--etcd-servers=http://127.0.0.1:2379",
         f"--service-cluster-ip-range={SERVICE_CIDR}",
         "--allow-privileged=true",
-        f"--authorization-mode={authorization_mode}",
+        "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         f"--client-ca-file={pki}/ca.crt",
         f"--tls-cert-file={pki}/apiserver.crt",

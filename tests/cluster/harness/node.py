@@ -115,7 +115,7 @@ class RealNode:
             made.kubeconfig(layout.config / f"{component}.conf", certificate=component)
         (layout.config / "etcd.yaml").write_text(config.etcd(layout))
         (layout.config / "containerd.toml").write_text(config.containerd(layout))
-        (layout.config / "kubelet.yaml").write_text(config.kubelet(layout, str(KUBELET_ROOT)))
+        (layout.config / "kubelet.yaml").write_text(config.kubelet(layout))
         (layout.run / "cni" / "net.d" / "10-bridge.conflist").write_text(json.dumps(config.cni(layout)))
 
     # --- processes ------------------------------------------------------------------------------------------

@@ -2,12 +2,10 @@
 
 import os
 import struct
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kubeletplugin.cdi import spec
 from kubeletplugin.cdi.claims import ClaimSpecFiles
 from kubeletplugin.cdi.driver import DriverSpecFile
 from kubeletplugin.cdi.hostnodes import HostNodes
@@ -162,8 +160,3 @@ def mig(minor: int, gpu_instance: int, compute_instance: int, name: str) -> Devi
         capacity={},
         mig=MigIdentity("1g.10gb", 19, 2, 1, gpu_instance, compute_instance),
     )
-
-
-def mounts_of(edits: spec.ContainerEdits) -> Mapping[str, str]:
-    """Container path to host path."""
-    return {mount.container_path: mount.host_path for mount in edits.mounts}
