@@ -13,6 +13,9 @@ CDI_VENDOR = "k8s.gpu.nvidia.com"
 CDI_CLAIM_CLASS = "claim"
 CDI_DRIVER_CLASS = "driver"
 
+WAKES_ANNOTATION = "gpu.nvidia.com/wakes"
+"""On a pod: how often the node's agent has touched it so that the kubelet tries to prepare its claims again at once."""
+
 TYPE_GPU = "gpu"
 TYPE_MIG = "mig"
 

@@ -92,6 +92,10 @@ class ReflectorStats:
     """Clock.monotonic() of the last answer or event."""
 
 
+def _whole(body: Json) -> Json:
+    return body
+
+
 class _Silent(Exception):
     """The watch gave no event and no bookmark for too long."""
 
@@ -113,10 +117,13 @@ class Reflector:
         backoff: Backoff | None = None,
         rng: random.Random | None = None,
         complaints: Complaints | None = None,
+        keep: Callable[[Json], Json] = _whole,
     ) -> None:
         """``silence``: seconds without event or bookmark after which a watch is given up and resumed. Above the
         client's own limit, which usually comes first; this one also covers clients without. ``complaints`` may be
-        shared by reflectors whose troubles are one to a reader."""
+        shared by reflectors whose troubles are one to a reader. ``keep`` makes of a body what the cache holds and
+        changes tell, so that memory isn't spent on what nobody reads; it must leave ``metadata`` its name, namespace,
+        uid and resourceVersion."""
         self._api = api
         self._resource = resource
         self._clock = clock
@@ -127,6 +134,7 @@ class Reflector:
         self._silence = silence
         self._rng = rng if rng is not None else random.Random()
         self._backoff = backoff if backoff is not None else Backoff(rng=self._rng)
+        self._keep = keep
         self._cache: dict[Key, Json] = {}
         self._version = ""
         self._heard = 0
@@ -240,7 +248,7 @@ class Reflector:
                 continue_token=token,
             )
             for body in page.items:
-                found[_key(body)] = body
+                found[_key(body)] = self._keep(body)
             token = page.continue_token
             if not token:
                 return found, page.resource_version
@@ -308,15 +316,16 @@ class Reflector:
         self._version = _meta(event.object, "resourceVersion")
         if event.type == "BOOKMARK":
             return
-        key = _key(event.object)
+        body = self._keep(event.object)
+        key = _key(body)
         old = self._cache.get(key)
         if event.type == "DELETED":
             if old is not None:
                 del self._cache[key]
-                self._publish(Change("DELETED", event.object))
+                self._publish(Change("DELETED", body))
             return
-        self._cache[key] = event.object
-        self._publish_difference(old, event.object)
+        self._cache[key] = body
+        self._publish_difference(old, body)
 
 
 def _tell(callback: Callable[[Change], None], change: Change) -> None:

@@ -16,6 +16,7 @@ from kubeletplugin.app.claim_watch import ClaimWatches
 from kubeletplugin.app.file_watch import FileWatch
 from kubeletplugin.app.hardware import SYS, Hardware, NvmlDevicePids
 from kubeletplugin.app.notices import NodeNotices
+from kubeletplugin.app.pods import NodePods
 from kubeletplugin.app.settings import Settings
 from kubeletplugin.app.specs import HostSpecs
 from kubeletplugin.cdi.writer import SpecWriter
@@ -55,6 +56,7 @@ class Parts:
     api: KubeApi
     lease: Lease
     slices: SliceController
+    pods: NodePods
     notices: NodeNotices
     clock: Clock
 
@@ -110,6 +112,7 @@ class ActiveNode:
         await manager.recover()
         watch = FileWatch(KubeletStateFile(parts.settings.kubelet_root_dir).path)
         self._start("sweep", manager.run)
+        self._start("watch the node's pods", parts.pods.run)
         self._start("publish the inventory", lambda: self._publish(manager, bound))
         self._start("keep the driver's CDI file", lambda: self._refresh_specs(specs))
         self._start("watch the kubelet's state", watch.run)

@@ -24,6 +24,7 @@ from kubeletplugin.app.active import ActiveNode, Parts
 from kubeletplugin.app.hardware import Hardware, check_machine, open_hardware
 from kubeletplugin.app.health_source import LookReports
 from kubeletplugin.app.notices import NodeNotices
+from kubeletplugin.app.pods import NodePods
 from kubeletplugin.app.settings import Settings
 from kubeletplugin.cdi.hostnodes import find_dev_root
 from kubeletplugin.clock import Clock, SystemClock
@@ -125,7 +126,8 @@ class Agent:
             rescan_seconds=settings.rescan_interval,
         )
         self._recorder = EventRecorder(api, controller=DRIVER_NAME, instance=settings.node_name, clock=clock)
-        notices = NodeNotices(self._recorder, settings.node_name)
+        pods = NodePods(api, clock, settings.node_name)
+        notices = NodeNotices(self._recorder, settings.node_name, pods.get)
         boot_id = await asyncio.to_thread(hardware.boot_id)
         self._paths = choose_paths(settings.registry_dir, settings.plugin_dir, DRIVER_NAME, self._uid)
         lease = Lease(
@@ -137,7 +139,7 @@ class Agent:
             processes=HostProcesses(),
         )
         slices = SliceController(api, settings.node_name, DRIVER_NAME, clock, notices)
-        return Parts(settings, hardware, workers, inventory, api, lease, slices, notices, clock)
+        return Parts(settings, hardware, workers, inventory, api, lease, slices, pods, notices, clock)
 
     def _make_plugin(self, parts: Parts) -> DraPlugin:
         return DraPlugin(

@@ -2,10 +2,11 @@
 kubelet says nothing itself."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from kubeapi.events import EventRecorder, ObjectReference
+from kubeletplugin.app.pods import PodRecord
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.prepare.model import ClaimRef
@@ -19,8 +20,10 @@ log = logging.getLogger(__name__)
 class NodeNotices:
     """Implements prepare.ports.Notices and slices.controller.SliceObserver."""
 
-    def __init__(self, recorder: EventRecorder, node_name: str) -> None:
+    def __init__(self, recorder: EventRecorder, node_name: str, find_pod: Callable[[str], PodRecord | None]) -> None:
+        """``find_pod`` gives this node's pod of a UID, as far as it is known."""
         self._recorder = recorder
+        self._find_pod = find_pod
         # The kubelet's own events give a node's name for its UID; `kubectl describe node` looks for that.
         self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
         self._withheld: dict[str, str] = {}
@@ -83,10 +86,21 @@ class NodeNotices:
         log.info("device is free again", extra={"device": device.name})
 
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
-        note = (
-            f"claim {ref.namespace}/{ref.name} was allocated to other devices while the kubelet has it prepared:"
-            f" delete the pods that use it ({', '.join(sorted(pods)) or 'none known'}) to move them"
-        )
+        """On each of the pods, where their owners look; on the claim for those that nobody knows by name."""
+        moved = f"claim {ref.namespace}/{ref.name} was allocated to other devices while the kubelet has it prepared"
         claim = ObjectReference("resource.k8s.io/v1", "ResourceClaim", ref.name, ref.namespace, ref.uid)
-        log.warning("%s", note, extra={"claim": ref.uid})
-        self._recorder.emit(claim, reason="ClaimMoved", action="Prepare", note=note, warning=True, key="")
+        log.warning("%s: pods %s", moved, ", ".join(sorted(pods)) or "unknown", extra={"claim": ref.uid})
+        found = {uid: self._find_pod(uid) for uid in sorted(pods)}
+        for uid, pod in found.items():
+            if pod is not None:
+                about = ObjectReference("v1", "Pod", pod.name, pod.namespace, uid)
+                self._warn_of_move(about, f"{moved}: delete this pod to move it", related=claim)
+        unknown = [uid for uid, pod in found.items() if pod is None]
+        if unknown or not pods:
+            named = ", ".join(unknown) or "none known"
+            self._warn_of_move(claim, f"{moved}: delete the pods that use it ({named}) to move them")
+
+    def _warn_of_move(self, about: ObjectReference, note: str, related: ObjectReference | None = None) -> None:
+        self._recorder.emit(
+            about, reason="ClaimMoved", action="Prepare", note=note, warning=True, key="", related=related
+        )

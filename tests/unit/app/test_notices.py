@@ -7,6 +7,7 @@ import pytest
 from kubeapi.client import Json, Resource
 from kubeapi.events import EventRecorder
 from kubeletplugin.app.notices import NodeNotices
+from kubeletplugin.app.pods import PodRecord, read_pod
 from kubeletplugin.inventory.model import Inventory, Notice, WithheldGpu
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.prepare.model import ClaimRef
@@ -39,7 +40,8 @@ class Node:
     def __init__(self) -> None:
         self._api = Written()
         self._recorder = EventRecorder(self._api, controller="gpu.nvidia.com", instance="node-a", clock=VirtualClock())
-        self.notices = NodeNotices(self._recorder, "node-a")
+        self.pods: dict[str, PodRecord] = {}
+        self.notices = NodeNotices(self._recorder, "node-a", self.pods.get)
 
     async def events(self) -> list[Json]:
         """Since the last call."""
@@ -137,12 +139,28 @@ async def test_a_long_drain_names_pods_and_processes(node: Node, caplog: pytest.
 
 
 @pytest.mark.parametrize(("pods", "named"), [(["pod-b", "pod-a"], "pod-a, pod-b"), ([], "none known")])
-async def test_a_moved_claim_is_told_on_the_claim(node: Node, pods: list[str], named: str) -> None:
+async def test_a_moved_claim_of_unknown_pods_is_told_on_the_claim(node: Node, pods: list[str], named: str) -> None:
     node.notices.claim_moved(ClaimRef("uid-1", "team", "train"), pods)
     (event,) = await node.events()
     assert event["regarding"]["kind"] == "ResourceClaim"
     assert (event["regarding"]["name"], event["written to"], event["type"]) == ("train", "team", "Warning")
     assert f"delete the pods that use it ({named})" in event["note"]
+
+
+async def test_a_moved_claim_is_told_on_each_pod(node: Node) -> None:
+    for uid in ("pod-a", "pod-b"):
+        node.pods[uid] = read_pod({"metadata": {"uid": uid, "name": f"{uid}-name", "namespace": "team"}})
+    node.notices.claim_moved(ClaimRef("uid-1", "team", "train"), ["pod-b", "pod-a", "pod-x"])
+    *told, rest = await node.events()
+    assert [event["regarding"] for event in told] == [
+        {"apiVersion": "v1", "kind": "Pod", "name": f"{uid}-name", "namespace": "team", "uid": uid}
+        for uid in ("pod-a", "pod-b")
+    ]
+    assert {event["note"] for event in told} == {
+        "claim team/train was allocated to other devices while the kubelet has it prepared: delete this pod to move it"
+    }
+    assert [event["related"]["uid"] for event in told] == ["uid-1", "uid-1"]
+    assert rest["regarding"]["kind"] == "ResourceClaim" and "(pod-x)" in rest["note"]
 
 
 async def test_a_moved_claim_whose_pods_change_is_one_series(node: Node) -> None:

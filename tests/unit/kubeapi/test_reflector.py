@@ -2,12 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from kubeapi.client import RESOURCE_SLICES
+from kubeapi.client import RESOURCE_SLICES, Json
 from kubeapi.errors import ApiError, Forbidden, Gone, ServerError, TooManyRequests, Unreachable
 from kubeapi.reflector import Change, Reflector
 from tests.fakes.clock import VirtualClock
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.anyio
 class Rig:
     """A reflector, its server, and what a subscriber was told."""
 
-    def __init__(self, *, page_size: int = 500, silence: float = 100.0) -> None:
+    def __init__(
+        self, *, page_size: int = 500, silence: float = 100.0, keep: Callable[[Json], Json] = lambda body: body
+    ) -> None:
         self.api = StoreApi()
         self.clock = VirtualClock()
         self.reflector = Reflector(
@@ -29,6 +31,7 @@ class Rig:
             page_size=page_size,
             silence=silence,
             rng=random.Random(1),
+            keep=keep,
         )
         self.told: list[str] = []
         self.reflector.subscribe(self._note)
@@ -68,6 +71,18 @@ async def test_what_is_there_and_what_changes_is_told_once() -> None:
         assert rig.reflector.get("a") is None
     assert rig.api.open == []
     assert rig.reflector.stats.lists == rig.reflector.stats.watches == 1
+
+
+async def test_only_what_is_kept_is_held_and_told() -> None:
+    rig = Rig(keep=lambda body: {"metadata": body["metadata"]})
+    rig.api.put("a", note="1")
+    async with rig.running():
+        rig.api.put("b", note="1")
+        rig.api.put("b", note="2")
+        rig.api.remove("a")
+        await rig.clock.settle()
+        assert rig.news() == ["ADDED a", "ADDED b", "MODIFIED b", "DELETED a"]
+        assert [list(body) for body in rig.reflector.objects()] == [["metadata"]]
 
 
 async def test_a_late_subscriber_hears_what_is_there_and_can_leave() -> None:
