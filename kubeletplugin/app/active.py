@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kubeapi.client import KubeApi
+from kubeletplugin import crashpoints
 from kubeletplugin.app.claim_watch import ClaimWatches
 from kubeletplugin.app.file_watch import FileWatch
 from kubeletplugin.app.hardware import SYS, Hardware, NvmlDevicePids
@@ -92,6 +93,7 @@ class ActiveNode:
     async def activate(self, epoch: int) -> None:
         parts = self._parts
         self._ledger = ledger = await self._open_ledger(epoch)
+        crashpoints.reached("takeover.opened")
         writer = SpecWriter(
             parts.settings.cdi_dir,
             parts.lease,
@@ -100,6 +102,7 @@ class ActiveNode:
             epoch=lambda: parts.lease.epoch,
         )
         await asyncio.to_thread(writer.remove_leftovers)
+        crashpoints.reached("takeover.cleaned")
         specs = await asyncio.to_thread(HostSpecs, writer, parts.hardware)
         parts.inventory.use_bindings(ledger)
         bound = asyncio.create_task(self._look_under_bindings(), name="look under bound names")
@@ -110,6 +113,7 @@ class ActiveNode:
         self._manager = manager = self._new_manager(ledger, specs, bound)
         self._watches = watches = ClaimWatches(parts.api, parts.clock, manager.observe_claim)
         await manager.recover()
+        crashpoints.reached("takeover.recovered")
         watch = FileWatch(KubeletStateFile(parts.settings.kubelet_root_dir).path)
         self._start("sweep", manager.run)
         self._start("watch the node's pods", parts.pods.run)
@@ -125,6 +129,7 @@ class ActiveNode:
         parts = self._parts
         if self._manager is not None:
             await self._manager.yield_()
+            crashpoints.reached("yield.quiet")
             self._manager = None
         for task in self._tasks:
             task.cancel()
@@ -137,6 +142,7 @@ class ActiveNode:
         ledger, self._ledger = self._ledger, None
         if ledger is not None and not await self._lost():
             await ledger.close()
+            crashpoints.reached("yield.closed")
 
     async def _lost(self) -> bool:
         """Whether another instance is active for sure; a lease that can't be read says nothing."""
@@ -154,6 +160,7 @@ class ActiveNode:
         except LedgerDamagedError as error:
             stamp = parts.clock.now().strftime("%Y%m%dT%H%M%SZ")
             aside = await asyncio.to_thread(files.set_aside, path, stamp, parts.lease)
+            crashpoints.reached("takeover.set-aside")
             parts.notices.ledger_damaged(str(error), aside)
             return await Ledger.open(path, fence=parts.lease, boot_id=boot_id, epoch=epoch)
 

@@ -19,6 +19,7 @@ from kubeapi.complaints import Complaints
 from kubeapi.errors import ApiError, ConfigError
 from kubeapi.events import EventRecorder
 from kubeapi.rest import connect
+from kubeletplugin import crashpoints
 from kubeletplugin.app import control
 from kubeletplugin.app.active import ActiveNode, Parts
 from kubeletplugin.app.hardware import Hardware, check_machine, open_hardware
@@ -180,6 +181,7 @@ class Agent:
         inventory = await self._first_look(parts)
         if inventory is not None:
             await self._dry_run(parts, inventory)
+        crashpoints.reached("start.accepted")
         await self._plugin.start()
         self._started = True
         # What was imported lives as long as the process; walking it again and again made up most of a slow prepare

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from kubeletplugin import crashpoints
 from kubeletplugin.errors import RecoverableError
 from kubeletplugin.lease.api import Fence
 
@@ -63,8 +64,11 @@ class SpecWriter:
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             temporary = self._write_temporary(name, content)
             try:
+                crashpoints.reached("cdi.temporary")
                 with self._fence.held():
+                    crashpoints.reached("cdi.fenced")
                     temporary.rename(self.folder / name)
+                    crashpoints.reached("cdi.renamed")
                     if replaces:
                         (self.folder / replaces).unlink(missing_ok=True)
             except BaseException:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 
+from kubeletplugin import crashpoints
 from kubeletplugin.clock import Clock
 from kubeletplugin.dra import health, instance, services
 from kubeletplugin.dra.calls import CallRunner
@@ -147,16 +148,19 @@ class DraPlugin:
         await self._server.start()
         self._spawn("take-over looks", self._takeover.run())
         self._spawn("socket watch", self._watch_socket())
+        crashpoints.reached("start.served")
         await self._registrar.start()
 
     async def stop(self) -> None:
         """See the module's text for the order."""
         await self._runner.drain(self._timing.finish_calls)
         await self._takeover.stop()
+        crashpoints.reached("stop.yielded")
         await self._runner.drain(self._timing.pass_on_calls)
         await self._runner.cancel()
         self._gate.end()
         await self._registrar.stop()
+        crashpoints.reached("stop.unregistered")
         self._registered = False
         self._housekeeper.stop()
         self._watchdog.stop()
@@ -172,6 +176,7 @@ class DraPlugin:
 
     def on_registered(self) -> None:
         self._registered, self._refusal = True, ""
+        crashpoints.reached("register.confirmed")
         self._takeover.registered()
         self._on_change(self.status)
 

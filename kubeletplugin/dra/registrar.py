@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import grpc.aio
 
+from kubeletplugin import crashpoints
 from kubeletplugin.clock import Clock
 from kubeletplugin.dra.sockets import SocketPaths, is_socket, target
 from kubeletplugin.errors import FatalError
@@ -135,7 +136,9 @@ class Registrar:
             self._paths.hidden.unlink(missing_ok=True)
             server.add_insecure_port(target(self._paths.hidden))
             await server.start()
+            crashpoints.reached("register.bound")
             self._paths.hidden.rename(self._paths.registration)
+            crashpoints.reached("register.published")
         except BaseException:
             await server.stop(grace=None)
             raise

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from kubeletplugin import crashpoints
 from kubeletplugin.clock import Clock
 from kubeletplugin.dra.instance import PeerError, Peers
 from kubeletplugin.errors import AgentError, FatalError, NotActiveError, RecoverableError
@@ -193,8 +194,10 @@ class TakeOver:
             raise RecoverableError("take over: the lease was taken and lost at once")
         log.info("take over", extra={"epoch": epoch, "former": former.instance})
         self._set(State.ACTIVATING)
+        crashpoints.reached("takeover.acquired")
         try:
             await self._work.activate(epoch)
+            crashpoints.reached("takeover.activated")
             self._lease_beat_now()
             self.failure = ""
             self._set(State.ACTIVE)

@@ -15,6 +15,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from kubeletplugin import crashpoints
 from kubeletplugin.ledger import files, queries, schema
 from kubeletplugin.ledger.files import Fence
 from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice, Hold, Intent, Snapshot
@@ -186,6 +187,7 @@ def _transact(connection: sqlite3.Connection, work: Callable[[], T], path: Path)
         connection.execute("BEGIN IMMEDIATE")
         try:
             result = work()
+            crashpoints.reached("ledger.uncommitted")
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:

@@ -11,6 +11,7 @@ import logging
 
 from kubeapi import errors as api_errors
 from kubeapi.client import RESOURCE_CLAIMS, Json
+from kubeletplugin import crashpoints
 from kubeletplugin.errors import ClaimError, RecoverableError
 from kubeletplugin.ledger.model import ClaimRecord, Hold
 from kubeletplugin.prepare import allocation as claims
@@ -82,6 +83,7 @@ class Checks:
         recorded = {record.uid for record in await node.ledger.claims()}
         for uid in await node.offload(node.specs.claim_uids) - recorded:
             if not kubelet.lists(uid):
+                crashpoints.reached("takeover.stray")
                 await node.offload(functools.partial(node.specs.remove, uid))
 
     async def restore_files(self, kubelet: KubeletClaims) -> None:
@@ -111,6 +113,7 @@ class Checks:
                 return Standing.VALID
             if (await self._node.kubelet_claims(ref.uid)).lists(ref.uid):
                 return Standing.LISTED
+            crashpoints.reached("sweep.judged")
             await to_the_end(
                 self._releaser.end(record, "claim is gone or allocated differently, unknown to the kubelet")
             )
@@ -130,6 +133,7 @@ class Checks:
         async with self._turns.turn(uid):
             record = await self._node.ledger.claim(uid)
             if record is not None:
+                crashpoints.reached("sweep.restoring")
                 await self._write_file(record, await self._node.kubelet_claims(uid))
 
     async def _write_file(self, record: ClaimRecord, kubelet: KubeletClaims) -> None:

@@ -7,6 +7,7 @@ live on for some two seconds) and rarer as a drain grows old.
 import logging
 from dataclasses import dataclass
 
+from kubeletplugin import crashpoints
 from kubeletplugin.errors import NotActiveError
 from kubeletplugin.ledger.model import Hold
 from kubeletplugin.prepare.bells import Bells
@@ -86,7 +87,9 @@ class DrainWatch:
             return RETRY_SECONDS
 
     async def _end(self, hold: Hold) -> None:
+        crashpoints.reached("drain.over")
         await self._node.ledger.end_drain(hold.id)
+        crashpoints.reached("drain.ended")
         followed = self._followed.pop(hold.id, None)
         log.info("end drain of %s", hold.device.name, extra={"device": hold.device.name, "claim": hold.holder.id})
         self._bells.ring([hold.device.gpu_uuid])

@@ -9,6 +9,7 @@ import logging
 
 from kubeapi import errors as api_errors
 from kubeapi.client import RESOURCE_CLAIMS
+from kubeletplugin import crashpoints
 from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.prepare import allocation as claims
 from kubeletplugin.prepare import record as records
@@ -76,6 +77,7 @@ class Healer:
                 claim.name,
                 extra={"claim": claim.uid},
             )
+            crashpoints.reached("heal.begun")
             give_up_at = self._node.clock.monotonic() + PATIENCE_SECONDS
             self._runs.start(ClaimRef(claim.uid, claim.namespace, claim.name), give_up_at)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from kubeapi import errors as api_errors
 from kubeapi.client import RESOURCE_CLAIMS, Json
+from kubeletplugin import crashpoints
 from kubeletplugin.errors import ClaimError, RecoverableError
 from kubeletplugin.ledger.model import ClaimRecord, Hold, HoldState, Route
 from kubeletplugin.prepare import allocation as claims
@@ -87,6 +88,7 @@ class Preparer:
     async def prepare(self, effort: Effort) -> PrepareResult:
         """With the claim's turn. Raises ClaimError, NotActiveError; never RecoverableError."""
         allocation = await self._read(effort)
+        crashpoints.reached("prepare.read")
         while True:
             try:
                 return await self._prepare(effort, allocation)
@@ -106,6 +108,7 @@ class Preparer:
         self._sightings.follow(allocation.uid, allocation.pods)
         if record is not None and self._is_other(record, allocation):
             await to_the_end(self._releaser.end(record, "allocated differently"))
+            crashpoints.reached("prepare.undone")
             self._sightings.follow(allocation.uid, allocation.pods)
         elif record is not None and not records.is_adopted(record) and await self._stands(record):
             return await to_the_end(self._as_before(record))
@@ -116,12 +119,15 @@ class Preparer:
                 if plan is not None:
                     reason = await self._obstacle(effort, allocation, plan)
                 if plan is not None and not reason:
+                    crashpoints.reached("prepare.free")
                     allocation = await self._read_same(effort, allocation)
+                    crashpoints.reached("prepare.read-again")
                     done = await to_the_end(self._commit(allocation, plan, record))
                     if done is not None:
                         return done
                     continue
                 effort.reason = reason
+                crashpoints.reached("prepare.waiting")
                 await self._pause(effort, bell, LOOK_AGAIN_SECONDS)
             allocation = await self._read_same(effort, allocation)
 
@@ -145,6 +151,7 @@ class Preparer:
         new = self._sightings.pods(record.uid) - record.pods
         if new:
             await self._node.ledger.add_pods(record.uid, new)
+        crashpoints.reached("prepare.repeated")
         return records.answer(record)
 
     # --- what is in the way ---
@@ -200,10 +207,12 @@ class Preparer:
         )
         if await node.ledger.commit_claim(record, plan.holds()):
             return None
+        crashpoints.reached("prepare.committed")
         self._sightings.follow(record.uid, fingerprint=record.fingerprint)
         node.claims_changed()
         write = functools.partial(node.specs.write, record.uid, records.planned_spec(plan), record.aliases)
         await node.offload(write)
+        crashpoints.reached("prepare.written")
         return records.answer(record)
 
     # --- the claim object ---

@@ -8,6 +8,7 @@ them proves that processes have ended: what is left keeps the device draining.
 import functools
 import logging
 
+from kubeletplugin import crashpoints
 from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice, Hold, HoldState, Route
 from kubeletplugin.prepare.bells import Bells, claim_key
 from kubeletplugin.prepare.leftovers import leftover
@@ -31,7 +32,9 @@ class Releaser:
     async def end(self, record: ClaimRecord, why: str) -> None:
         """Raises NotActiveError, RecoverableError; a repeated call finishes what a failed one began."""
         node = self._node
+        crashpoints.reached("release.begun")
         await node.offload(functools.partial(node.specs.remove, record.uid))
+        crashpoints.reached("release.file-removed")
         kubelet = await node.kubelet_claims(record.uid)
         pods = record.pods | self._sightings.pods(record.uid) | kubelet.pods(record.uid)
         holds = [hold for hold in await node.ledger.holds_of(record.uid) if hold.state is HoldState.HELD]
@@ -42,7 +45,9 @@ class Releaser:
             left = leftover(look, device, pods, await self.sharers(record.uid, device))
             if left is not None:
                 drains.append(Drain(device, left.pods, left.reason))
+        crashpoints.reached("release.looked")
         await node.ledger.end_claim(record.uid, drains, node.clock.now())
+        crashpoints.reached("release.committed")
         self._sightings.forget(record.uid)
         node.claims_changed()
         log.info(

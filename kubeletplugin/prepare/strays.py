@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 
+from kubeletplugin import crashpoints
 from kubeletplugin.inventory.model import Device, DeviceKind, Inventory
 from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice
 from kubeletplugin.prepare import record as records
@@ -62,7 +63,9 @@ class Strays:
         fresh = [device for device in inventory.devices if device.uuid not in self._looked_at]
         drains = await self._drains(fresh, strays, kubelet)
         if strays or drains:
+            crashpoints.reached("adopt.seen")
             await node.ledger.adopt(strays, drains, node.clock.now())
+            crashpoints.reached("adopt.committed")
             node.claims_changed()
         for record, devices in strays:
             self._sightings.follow(record.uid, record.pods)

@@ -18,6 +18,7 @@ from typing import Literal, Protocol
 
 from kubeapi.client import RESOURCE_SLICES, Json, KubeApi
 from kubeapi.errors import ApiError, Invalid, NotFound
+from kubeletplugin import crashpoints
 from kubeletplugin.slices.compare import DroppedField, dropped_fields, keep_time_added, same_content
 from kubeletplugin.slices.pool import Pool, Publisher, SliceContent, index_of, new_slice, slice_object, slice_spec
 
@@ -142,6 +143,7 @@ class PoolSync:
 
         Fields that the server dropped are added to ``dropped``, so that they are known after an error, too.
         """
+        crashpoints.reached("slices.planned")
         await self.delete(plan.deletes)
         for update in plan.updates:
             try:
@@ -178,8 +180,10 @@ class PoolSync:
                 self._view.not_removed(existing)
                 raise
             self._on_write("delete")
+            crashpoints.reached("slices.deleted")
 
     def _took(self, pool: Pool, write: Write, stored: Json) -> tuple[DroppedField, ...]:
+        crashpoints.reached("slices.written")
         self._view.wrote(stored)
         wanted = pool.slices[write.index]
         if same_content(stored["spec"], wanted):
