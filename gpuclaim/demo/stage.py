@@ -197,6 +197,7 @@ def settings_for(folder: Path, machine: str, mig: Sequence[str] = ()) -> Setting
             "machine": machine,
             "machine_state": str(folder / "machine.json"),
             "mig": tuple(mig),
+            "http_endpoint": "",
         }
     )
 

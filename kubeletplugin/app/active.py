@@ -16,6 +16,8 @@ from kubeletplugin import crashpoints
 from kubeletplugin.app.claim_watch import ClaimWatches
 from kubeletplugin.app.file_watch import FileWatch
 from kubeletplugin.app.hardware import SYS, Hardware, NvmlDevicePids
+from kubeletplugin.app.metrics.metrics import Metrics
+from kubeletplugin.app.metrics.view import LedgerView
 from kubeletplugin.app.notices import NodeNotices
 from kubeletplugin.app.pods import NodePods
 from kubeletplugin.app.settings import Settings
@@ -60,6 +62,7 @@ class Parts:
     pods: NodePods
     notices: NodeNotices
     clock: Clock
+    metrics: Metrics
 
 
 class ActiveNode:
@@ -84,6 +87,13 @@ class ActiveNode:
         """For `gpuclaim status`; None while this instance isn't active."""
         return await self._manager.status() if self._manager is not None else None
 
+    async def view(self) -> LedgerView | None:
+        """For a scrape; None while this instance isn't active."""
+        manager, ledger = self._manager, self._ledger
+        if manager is None or ledger is None:
+            return None
+        return LedgerView(await ledger.snapshot(), await ledger.size(), len(manager.waiting()))
+
     def _active(self) -> ClaimManager:
         if self._manager is None:
             raise NotActiveError("serve a call: this instance isn't active")
@@ -92,6 +102,7 @@ class ActiveNode:
     # --- life ---
     async def activate(self, epoch: int) -> None:
         parts = self._parts
+        parts.metrics.takeovers.inc()
         self._ledger = ledger = await self._open_ledger(epoch)
         crashpoints.reached("takeover.opened")
         writer = SpecWriter(

@@ -11,6 +11,7 @@ import gc
 import logging
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from deviceclasses.names import DRIVER_NAME
@@ -24,6 +25,13 @@ from kubeletplugin.app import control
 from kubeletplugin.app.active import ActiveNode, Parts
 from kubeletplugin.app.hardware import Hardware, check_machine, open_hardware
 from kubeletplugin.app.health_source import LookReports
+from kubeletplugin.app.http import HttpEnd
+from kubeletplugin.app.metrics.api import CountedApi
+from kubeletplugin.app.metrics.calls import CountedCalls
+from kubeletplugin.app.metrics.metrics import Metrics
+from kubeletplugin.app.metrics.nvml import counted
+from kubeletplugin.app.metrics.scrape import Scraper
+from kubeletplugin.app.metrics.view import AgentView
 from kubeletplugin.app.notices import NodeNotices
 from kubeletplugin.app.pods import NodePods
 from kubeletplugin.app.settings import Settings
@@ -70,6 +78,7 @@ class Agent:
         self._uid = settings.pod_uid or str(uuid.uuid4())
         self._started = False
         self._broken = ""
+        self._metrics = Metrics()
 
     def stop(self) -> None:
         """Ends ``run`` in order; it may be called before, or more than once."""
@@ -84,7 +93,10 @@ class Agent:
         self._parts = parts
         self._plugin = self._make_plugin(parts)
         path = control.socket_path(self._settings.plugin_dir, DRIVER_NAME, self._uid)
-        server = control.ControlServer(path, self._status, self._unready)
+        scraper = Scraper(self._metrics, self._view, self._active.view, self._clock)
+        server = control.ControlServer(path, self._status, self._unready, scraper.scrape)
+        if self._settings.http_endpoint:
+            self._spawn(HttpEnd(self._settings.http_endpoint, self._unready, scraper.scrape, self._clock).run(), "HTTP")
         self._spawn(parts.inventory.run(), "inventory")
         self._spawn(self._feed_health(parts.inventory), "health")
         self._spawn(self._recorder.run(), "events")
@@ -113,10 +125,11 @@ class Agent:
         if problem:
             raise FatalError(f"name the node {settings.node_name!r}: {problem}")
         await asyncio.to_thread(check_machine, settings)
-        api = await self._connect()
+        api = CountedApi(await self._connect(), self._metrics)
         await self._wait_for_kubelet()
         hardware = await asyncio.to_thread(open_hardware, settings)
-        workers = NvmlWorkers(settings.nvml_timeout)
+        hardware = replace(hardware, nvml=counted(hardware.nvml, self._metrics))
+        workers = NvmlWorkers(settings.nvml_timeout, on_timeout=self._metrics.nvml_timed_out)
         keeper = DeviceNodeKeeper(lambda: _node_place(hardware), hardware.proc)
         inventory = InventoryService(
             InventoryProber(hardware.nvml, workers, hardware.around, node_name=settings.node_name),
@@ -128,7 +141,7 @@ class Agent:
         )
         self._recorder = EventRecorder(api, controller=DRIVER_NAME, instance=settings.node_name, clock=clock)
         pods = NodePods(api, clock, settings.node_name)
-        notices = NodeNotices(self._recorder, settings.node_name, pods.get)
+        notices = NodeNotices(self._recorder, settings.node_name, pods.get, self._metrics)
         boot_id = await asyncio.to_thread(hardware.boot_id)
         self._paths = choose_paths(settings.registry_dir, settings.plugin_dir, DRIVER_NAME, self._uid)
         lease = Lease(
@@ -140,7 +153,7 @@ class Agent:
             processes=HostProcesses(),
         )
         slices = SliceController(api, settings.node_name, DRIVER_NAME, clock, notices)
-        return Parts(settings, hardware, workers, inventory, api, lease, slices, pods, notices, clock)
+        return Parts(settings, hardware, workers, inventory, api, lease, slices, pods, notices, clock, self._metrics)
 
     def _make_plugin(self, parts: Parts) -> DraPlugin:
         return DraPlugin(
@@ -152,6 +165,7 @@ class Agent:
             self._health,
             clock=self._clock,
             on_change=self._dra_changed,
+            watch_calls=lambda handler: CountedCalls(handler, self._metrics, self._clock),
         )
 
     async def _wait_for_kubelet(self) -> None:
@@ -234,6 +248,20 @@ class Agent:
         if status.state is not State.ACTIVE:
             return status.failure or f"not the active instance: {status.state.value}"
         return "" if self._parts.slices.accepted else "the API server doesn't hold the node's slices yet"
+
+    def _view(self) -> AgentView:
+        status = self._plugin.status
+        return AgentView(
+            instance=self._uid,
+            node=self._settings.node_name,
+            ready=not self._unready(),
+            registered=status.registered,
+            epoch=status.epoch if status.state is State.ACTIVE else None,
+            slices_accepted=self._parts.slices.accepted,
+            inventory=self._parts.inventory.current,
+            events_written=self._recorder.written,
+            events_dropped=self._recorder.dropped,
+        )
 
     async def _status(self) -> dict[str, Any]:
         status = self._plugin.status

@@ -5,7 +5,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from kubeapi.errors import ApiError
 from kubeapi.events import EventRecorder, ObjectReference
+from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.pods import PodRecord
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.model import HeldDevice
@@ -20,10 +22,17 @@ log = logging.getLogger(__name__)
 class NodeNotices:
     """Implements prepare.ports.Notices and slices.controller.SliceObserver."""
 
-    def __init__(self, recorder: EventRecorder, node_name: str, find_pod: Callable[[str], PodRecord | None]) -> None:
+    def __init__(
+        self,
+        recorder: EventRecorder,
+        node_name: str,
+        find_pod: Callable[[str], PodRecord | None],
+        metrics: Metrics,
+    ) -> None:
         """``find_pod`` gives this node's pod of a UID, as far as it is known."""
         self._recorder = recorder
         self._find_pod = find_pod
+        self._metrics = metrics
         # The kubelet's own events give a node's name for its UID; `kubectl describe node` looks for that.
         self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
         self._withheld: dict[str, str] = {}
@@ -58,15 +67,19 @@ class NodeNotices:
     # --- slices ---
     def slice_written(self, verb: WriteVerb) -> None:
         log.debug("wrote a ResourceSlice: %s", verb)
+        self._metrics.slice_writes.labels(verb).inc()
 
     def not_published(self, pool: str, problem: Problem) -> None:
+        self._metrics.left_out.inc()
         self._warn("DeviceNotPublished", "Publish", f"pool {pool}: {problem}")
 
     def fields_dropped(self, error: DroppedFieldsError) -> None:
+        self._metrics.dropped_fields.inc(len(error.dropped))
         self._warn("SliceFieldsDropped", "Publish", str(error))
 
     def sync_failed(self, pool: str, error: Exception, retry_in: float) -> None:
         """The controller has logged it; an Event couldn't be written while the API server is away."""
+        self._metrics.slice_failures.labels(str(error.status) if isinstance(error, ApiError) else "none").inc()
 
     def accepted_changed(self, accepted: bool) -> None:
         self.accepted = accepted
@@ -79,6 +92,7 @@ class NodeNotices:
     def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
         pods = "; ".join(f"pod {pod}: pid {', '.join(map(str, sorted(found)))}" for pod, found in pids.items())
         seen = f" ({pods})" if pods else ""
+        self._metrics.drains_overdue.inc()
         note = f"device {device.name} has been draining for long: {reason}"
         self._warn("DeviceDraining", "Drain", note + seen, key=note)
 

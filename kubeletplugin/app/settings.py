@@ -50,6 +50,20 @@ def _absolute(path: Path) -> Path:
 Folder = Annotated[Path, AfterValidator(_absolute)]
 
 
+def parse_endpoint(endpoint: str) -> tuple[str | None, int]:
+    """Of ``ADDRESS:PORT`` or ``:PORT``, the latter for all addresses (None). ValueError."""
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        raise ValueError("must be ADDRESS:PORT, or :PORT for all addresses")
+    return host.strip("[]") or None, int(port)
+
+
+def _endpoint(value: str) -> str:
+    if value:
+        parse_endpoint(value)
+    return value
+
+
 class Settings(BaseModel):
     """Everything that can be configured; a field's description is its help text."""
 
@@ -80,6 +94,10 @@ class Settings(BaseModel):
     nvml_timeout: float = Field(5.0, gt=0, le=60, description="seconds after which an NVML call counts as hung")
     rescan_interval: float = Field(
         10.0, ge=0.1, le=10, description="seconds between two looks at the hardware; the kubelet trusts a value for 30"
+    )
+    http_endpoint: Annotated[str, AfterValidator(_endpoint)] = Field(
+        ":8080",
+        description="ADDRESS:PORT of /metrics, /healthz and /readyz; :PORT for all addresses, empty for none",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["text", "json"] = Field("text", description="form of a log line")

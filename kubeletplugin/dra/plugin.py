@@ -88,7 +88,9 @@ class DraPlugin:
         peers: Peers | None = None,
         watchdog: Watchdog | None = None,
         on_change: Callable[[DraStatus], None] = lambda _: None,
+        watch_calls: Callable[[ClaimHandler], ClaimHandler] = lambda handler: handler,
     ) -> None:
+        """``watch_calls`` gets the handler of the kubelet's own calls, and returns one that is called in its place."""
         self._timing = timing or DraTiming()
         self._paths = paths
         self._lease = lease
@@ -119,7 +121,7 @@ class DraPlugin:
         self._registrar = Registrar(driver, paths, self, clock=clock, timing=self._timing.registrar)
         self._calls = services.ClaimCalls(
             self._runner,
-            FreshHandler(handler, self._takeover, lease, self._peers, clock),
+            watch_calls(FreshHandler(handler, self._takeover, lease, self._peers, clock)),
             RelayedHandler(handler, self._takeover, clock),
         )
         self._streams = HealthStreams(health_source, self._gate, clock)

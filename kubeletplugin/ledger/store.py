@@ -158,6 +158,15 @@ class Ledger:
         """None takes it away."""
         await self._write(queries.set_verdict, device_uuid, verdict)
 
+    async def size(self) -> int:
+        """Bytes of the file and its log."""
+        files_of_it = (self.path, self.path.with_name(self.path.name + "-wal"))
+
+        def run() -> int:
+            return sum(path.stat().st_size for path in files_of_it if path.exists())
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, run)
+
     async def snapshot(self) -> Snapshot:
         return await self._read(files.snapshot)
 

@@ -51,7 +51,16 @@ class _Job:
 class NvmlWorkers:
     """Use from one event loop."""
 
-    def __init__(self, deadline: float = DEADLINE_SECONDS, queue_length: int = QUEUE_LENGTH) -> None:
+    def __init__(
+        self,
+        deadline: float = DEADLINE_SECONDS,
+        queue_length: int = QUEUE_LENGTH,
+        *,
+        on_timeout: Callable[[str], object] = lambda key: None,
+    ) -> None:
+        """``on_timeout`` is called with the key of each call that ends in NvmlTimeoutError; it must return at once and
+        not raise."""
+        self._on_timeout = on_timeout
         self._deadline = deadline
         self._queue_length = queue_length
         self._workers: dict[str, _Worker] = {}
@@ -75,13 +84,16 @@ class NvmlWorkers:
         loop = asyncio.get_running_loop()
         deadline = time.monotonic() + seconds
         job = _Job(lambda: context.run(fn, *args), name, seconds, deadline, loop.create_future(), loop)
-        worker.submit(job)
         try:
+            worker.submit(job)
             done, _ = await asyncio.wait([job.future], timeout=seconds)
             if not done:
                 worker.look_for_hang()
                 raise NvmlTimeoutError(name, seconds)
             return job.future.result()  # type: ignore[no-any-return]
+        except NvmlTimeoutError:
+            self._on_timeout(key)
+            raise
         finally:
             # Given up or cancelled: a call that is still in line is not to be made.
             job.future.cancel()

@@ -154,10 +154,14 @@ class ClaimManager:
         """To be called when the inventory has other devices than before."""
         self._bells.ring([INVENTORY])
 
+    def waiting(self) -> tuple[tuple[ClaimRef, str], ...]:
+        """Claims that are being prepared, and what each waits for."""
+        return self._runs.waiting()
+
     async def status(self) -> dict[str, Any]:
         """For `gpuclaim status`, JSON-able; see status.render."""
         snapshot = await self._node.ledger.snapshot()
-        return status.render(snapshot, self._node.inventory(), waiting=self._runs.waiting())
+        return status.render(snapshot, self._node.inventory(), waiting=self.waiting())
 
     # --- life ---
     async def recover(self) -> None:

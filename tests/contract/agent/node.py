@@ -102,6 +102,7 @@ class AgentNode:
             "--cdi-dir": self.settings.cdi_dir,
             "--host-root": self.settings.host_root,
             "--machine": MACHINE,
+            "--http-endpoint": "",
             "--machine-state": self.settings.machine_state,
         }
         words = [f"{flag}={value}" for flag, value in flags.items()]

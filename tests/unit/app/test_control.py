@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kubeletplugin.app import control
+from kubeletplugin.app import control, http
 from kubeletplugin.app.control import ControlServer
 from kubeletplugin.errors import FatalError
 
@@ -42,9 +42,13 @@ class Instance:
         return self.reason
 
 
+async def no_metrics(accept: str) -> tuple[bytes, str]:
+    return b"", "text/plain"
+
+
 @contextlib.asynccontextmanager
 async def serving(path: Path, instance: Instance) -> AsyncIterator[ControlServer]:
-    server = ControlServer(path, instance.report, instance.unready)
+    server = ControlServer(path, instance.report, instance.unready, no_metrics)
     await server.start()
     try:
         yield server
@@ -102,7 +106,7 @@ async def test_the_socket_of_a_dead_instance_with_the_same_name_is_replaced(fold
 async def test_stop_ends_requests_that_wait_and_may_come_before_start(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "STOP_SECONDS", 0.01)
+    monkeypatch.setattr(http, "STOP_SECONDS", 0.01)
     path = folder / "status-a.sock"
     asked = asyncio.Event()
 
@@ -111,7 +115,7 @@ async def test_stop_ends_requests_that_wait_and_may_come_before_start(
         await asyncio.Event().wait()
         return {}
 
-    server = ControlServer(path, never, lambda: "")
+    server = ControlServer(path, never, lambda: "", no_metrics)
     await server.stop()
     await server.start()
     request = asyncio.create_task(get(path, "/status"))
@@ -123,7 +127,7 @@ async def test_stop_ends_requests_that_wait_and_may_come_before_start(
 
 
 async def test_a_folder_that_is_missing_leaves_nothing_open(folder: Path) -> None:
-    server = ControlServer(folder / "none" / "status-a.sock", Instance().report, lambda: "")
+    server = ControlServer(folder / "none" / "status-a.sock", Instance().report, lambda: "", no_metrics)
     with pytest.raises(OSError, match="No such file"):
         await server.start()
     await server.stop()

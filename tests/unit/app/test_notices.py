@@ -6,6 +6,7 @@ import pytest
 
 from kubeapi.client import Json, Resource
 from kubeapi.events import EventRecorder
+from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.notices import NodeNotices
 from kubeletplugin.app.pods import PodRecord, read_pod
 from kubeletplugin.inventory.model import Inventory, Notice, WithheldGpu
@@ -41,7 +42,7 @@ class Node:
         self._api = Written()
         self._recorder = EventRecorder(self._api, controller="gpu.nvidia.com", instance="node-a", clock=VirtualClock())
         self.pods: dict[str, PodRecord] = {}
-        self.notices = NodeNotices(self._recorder, "node-a", self.pods.get)
+        self.notices = NodeNotices(self._recorder, "node-a", self.pods.get, Metrics())
 
     async def events(self) -> list[Json]:
         """Since the last call."""

@@ -55,7 +55,10 @@ class Node:
         async def told() -> dict[str, Any]:
             return answer if isinstance(answer, dict) else await answer()
 
-        server = ControlServer(self.folder / f"status-{name}.sock", told, lambda: "")
+        async def no_metrics(accept: str) -> tuple[bytes, str]:
+            return b"", ""
+
+        server = ControlServer(self.folder / f"status-{name}.sock", told, lambda: "", no_metrics)
         await server.start()
         try:
             yield
@@ -104,7 +107,7 @@ async def test_an_instance_that_is_not_active_answers_and_the_file_adds_what_is_
 @pytest.mark.parametrize("kept", [True, False])
 async def test_an_agent_that_hangs_is_said_to(node: Node, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_status, "SECONDS", 0.05)
-    monkeypatch.setattr("kubeletplugin.app.control.STOP_SECONDS", 0.01)
+    monkeypatch.setattr("kubeletplugin.app.http.STOP_SECONDS", 0.01)
     if kept:
         await node.keep()
 

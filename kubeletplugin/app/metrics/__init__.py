@@ -1,0 +1,1 @@
+"""What Prometheus scrapes: the catalogue of metric families, their counters, and a view of the node at scrape time."""
