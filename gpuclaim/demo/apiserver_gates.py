@@ -13,6 +13,7 @@ DEFAULT_GATES: Mapping[str, bool] = {
     "DRADeviceTaints": True,
     "DRAExtendedResource": True,
     "DRAPartitionableDevices": True,
+    "DRAResourceClaimDeviceStatus": True,
     "DRAListTypeAttributes": False,
     "DRANodeAllocatableResources": False,
     "DRAPartitionableDevicesType": False,
@@ -26,6 +27,7 @@ _SPEC_FIELDS = {
     "DRAPartitionableDevicesType": ("partitionTypeAttribute",),
     "DRAOptionalNodeOperations": ("skipNodeOperations",),
 }
+_CLAIM_STATUS_FIELDS = {"DRAResourceClaimDeviceStatus": ("devices",)}
 _DEVICE_FIELDS = {
     "DRADeviceTaints": ("taints",),
     "DRAPartitionableDevices": ("consumesCounters", "nodeName", "nodeSelector", "allNodes"),
@@ -41,7 +43,7 @@ _NESTED_FIELDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def drop_disabled(body: Json, old: Json | None, gates: Mapping[str, bool]) -> None:
-    """Changes ``body`` (a ResourceSlice or DeviceClass) in place."""
+    """Changes ``body`` (a ResourceSlice, DeviceClass or ResourceClaim) in place."""
     for gate, enabled in gates.items():
         if enabled or (old is not None and any(True for _ in _places(gate, old))):
             continue
@@ -51,6 +53,9 @@ def drop_disabled(body: Json, old: Json | None, gates: Mapping[str, bool]) -> No
 
 def _places(gate: str, body: Json) -> Iterator[tuple[Json, str]]:
     """Every field of the gate that is set, with the object that holds it."""
+    if body.get("kind") == "ResourceClaim":
+        yield from _present(body.get("status") or {}, _CLAIM_STATUS_FIELDS.get(gate, ()))
+        return
     spec = body.get("spec") or {}
     yield from _present(spec, _SPEC_FIELDS.get(gate, ()))
     if gate == "DRAExtendedResource" and body.get("kind") == "DeviceClass":

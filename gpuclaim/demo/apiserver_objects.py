@@ -25,7 +25,7 @@ WITH_STATUS = frozenset({"Node", "Pod", "ResourceClaim"})
 """Kinds whose status is written through its subresource only."""
 WITH_GENERATION = frozenset({"DeviceClass", "ResourceSlice"})
 _STATUS_RESET_ON_CREATE = frozenset({"Pod", "ResourceClaim"})
-_GATED = frozenset({"ResourceSlice", "DeviceClass"})
+_GATED = frozenset({"ResourceSlice", "DeviceClass", "ResourceClaim"})
 _MAPS = frozenset({"annotations", "attributes", "capacity", "labels"})
 _JSON_LIMIT = 10 * 1024
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -49,6 +49,8 @@ def admit(
     try:
         if kind in _GATED:
             drop_disabled(body, old, gates)
+        if kind == "ResourceClaim" and old is not None:
+            _drop_deallocated(body, old)
         fill_defaults(body, now)
         _check_metadata(errors, body, old)
         if check := _CHECKS.get(kind):
@@ -102,6 +104,21 @@ def _separate_status(body: Json, old: Json | None, kind: str, subresource: str) 
         body.pop("status", None)
         if old is not None and "status" in old:
             body["status"] = copy.deepcopy(old["status"])
+
+
+def _drop_deallocated(claim: Json, old: Json) -> None:
+    """Entries of devices that this write takes away from the claim go with them, whoever wrote them."""
+    status = claim.get("status") or {}
+    gone = _allocated(old) - _allocated(claim)
+    devices = status.get("devices") or ()
+    kept = [device for device in devices if _device_id(device) not in gone]
+    if len(kept) < len(devices):
+        status["devices"] = kept
+
+
+def _allocated(claim: Json) -> set[tuple[str, str, str, str]]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    return {_device_id(result) for result in (allocation.get("devices") or {}).get("results") or ()}
 
 
 def _default_slice(body: Json, now: datetime.datetime) -> None:
@@ -200,8 +217,7 @@ def _check_claim(errors: FieldErrors, body: Json, old: Json | None) -> None:
     if old is not None and old.get("spec") != body.get("spec"):
         errors.invalid("spec", body.get("spec"), "field is immutable")
     status = body.get("status") or {}
-    results = (((status.get("allocation") or {}).get("devices")) or {}).get("results") or []
-    allocated = {_device_id(r) for r in results}
+    allocated = _allocated(body)
     for index, device in enumerate(status.get("devices") or ()):
         path = f"status.devices[{index}]"
         if _device_id(device) not in allocated:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kubeapi.client import KubeApi
+from kubeapi.client import Json, KubeApi
 from kubeletplugin import crashpoints
+from kubeletplugin.app.claim_status import ClaimStatuses
 from kubeletplugin.app.claim_watch import ClaimWatches
 from kubeletplugin.app.file_watch import FileWatch
 from kubeletplugin.app.hardware import SYS, Hardware, NvmlDevicePids
@@ -122,7 +123,13 @@ class ActiveNode:
         if bound.done() and parts.inventory.current is not None:
             await asyncio.to_thread(specs.refresh, parts.inventory.current.driver_version)
         self._manager = manager = self._new_manager(ledger, specs, bound)
-        self._watches = watches = ClaimWatches(parts.api, parts.clock, manager.observe_claim)
+        statuses = ClaimStatuses(parts.api, parts.settings.node_name, parts.clock, self._inventory(bound))
+
+        def observe(claim: Json) -> None:
+            manager.observe_claim(claim)
+            statuses.observe(claim)
+
+        self._watches = watches = ClaimWatches(parts.api, parts.clock, observe, statuses.gone)
         await manager.recover()
         crashpoints.reached("takeover.recovered")
         watch = FileWatch(KubeletStateFile(parts.settings.kubelet_root_dir).path)
@@ -133,7 +140,9 @@ class ActiveNode:
         self._start("watch the kubelet's state", watch.run)
         self._start("read the kubelet's state", lambda: _observe_kubelet(manager, watch))
         self._claims_changed.set()
-        self._start("follow claims", lambda: self._follow_claims(ledger, watches))
+        self._start("follow claims", lambda: self._follow_claims(ledger, watches, statuses))
+        self._start("write claims' status", statuses.run)
+        self._start("tell claims of the hardware", lambda: self._tell_looks(statuses))
         parts.slices.start()
 
     async def deactivate(self) -> None:
@@ -185,20 +194,24 @@ class ActiveNode:
                 log.info("look under bound names: %s", error)
             await self._parts.clock.sleep(RESTART_SECONDS)
 
-    def _new_manager(self, ledger: Ledger, specs: HostSpecs, bound: asyncio.Task[None]) -> ClaimManager:
-        parts = self._parts
+    def _inventory(self, bound: asyncio.Task[None]) -> Callable[[], Inventory]:
+        """What was found under bound names, empty before."""
 
         def inventory() -> Inventory:
-            known = parts.inventory.current if bound.done() else None
+            known = self._parts.inventory.current if bound.done() else None
             return known or Inventory(driver_version="")
 
+        return inventory
+
+    def _new_manager(self, ledger: Ledger, specs: HostSpecs, bound: asyncio.Task[None]) -> ClaimManager:
+        parts = self._parts
         host = parts.settings.host_root
         cgroups = PodCgroups(host / str(SYS / "fs" / "cgroup").lstrip("/"), host / "proc")
         return ClaimManager(
             api=parts.api,
             ledger=ledger,
             specs=specs,
-            inventory=inventory,
+            inventory=self._inventory(bound),
             pool_name=parts.settings.node_name,
             boot_id=parts.lease.boot_id,
             fence=parts.lease,
@@ -229,7 +242,11 @@ class ActiveNode:
                 except RecoverableError as error:
                     log.warning("%s", error)
 
-    async def _follow_claims(self, ledger: Ledger, watches: ClaimWatches) -> None:
+    async def _tell_looks(self, statuses: ClaimStatuses) -> None:
+        async for _ in self._parts.inventory.looks():
+            statuses.looked()
+
+    async def _follow_claims(self, ledger: Ledger, watches: ClaimWatches, statuses: ClaimStatuses) -> None:
         """Some time after a change, since the kubelet's state tells of a pod that joins meanwhile: a prepare isn't held
         up by the watch, and a claim that is short-lived costs none."""
         while True:
@@ -238,9 +255,11 @@ class ActiveNode:
             self._claims_changed.clear()
             try:
                 records = await ledger.claims()
+                draining = await ledger.draining()
             except BaseException:
                 self._claims_changed.set()
                 raise
+            statuses.follow(records, {hold.device.uuid for hold in draining})
             watches.follow(frozenset(ClaimRef(row.uid, row.namespace, row.name) for row in records))
 
     def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -19,8 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class ClaimWatches:
-    def __init__(self, api: KubeApi, clock: Clock, observe: Callable[[Json], None]) -> None:
+    def __init__(
+        self, api: KubeApi, clock: Clock, observe: Callable[[Json], None], gone: Callable[[str], None] | None = None
+    ) -> None:
+        """``gone`` is told the UID of a watched claim that was deleted."""
         self._api = api
+        self._gone = gone
         self._clock = clock
         self._observe = observe
         self._complaints = Complaints(log, "watch the node's claims")
@@ -53,8 +57,12 @@ class ClaimWatches:
         )
 
         def told(change: Change) -> None:
-            if change.type != "DELETED" and change.object["metadata"]["uid"] == ref.uid:
+            if change.object["metadata"]["uid"] != ref.uid:
+                return
+            if change.type != "DELETED":
                 self._observe(change.object)
+            elif self._gone is not None:
+                self._gone(ref.uid)
 
         reflector.subscribe(told)
         await reflector.run()

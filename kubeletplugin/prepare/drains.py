@@ -93,6 +93,7 @@ class DrainWatch:
         followed = self._followed.pop(hold.id, None)
         log.info("end drain of %s", hold.device.name, extra={"device": hold.device.name, "claim": hold.holder.id})
         self._bells.ring([hold.device.gpu_uuid])
+        self._node.claims_changed()
         if followed is not None and followed.overdue:
             self._node.notices.drain_over(hold.device)
 

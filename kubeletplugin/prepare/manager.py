@@ -84,8 +84,9 @@ class ClaimManager:
         on_claims_changed: Callable[[], None] = _unheard,
     ) -> None:
         """``on_claims_changed`` is called whenever a claim was prepared or has ended, also by a sweep or by a run that
-        outlived its caller; it must return at once and not raise. ``lost`` tells a lease that is lost for good from
-        one that couldn't be held for a moment (it may read a file); without it every NotActiveError is for good."""
+        outlived its caller, and when a drain is over; it must return at once and not raise. ``lost`` tells a lease that
+        is lost for good from one that couldn't be held for a moment (it may read a file); without it every
+        NotActiveError is for good."""
         self._lost = lost
         self._node = Node(
             api=api,

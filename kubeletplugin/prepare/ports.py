@@ -90,7 +90,7 @@ async def in_thread(work: Callable[[], T], /) -> T:
 @dataclass(frozen=True, slots=True)
 class Node:
     """This node, as every part of preparing sees it. ``claims_changed`` is to be called after each commit that makes a
-    claim prepared or ends one."""
+    claim prepared or ends one, or ends a drain."""
 
     api: ClaimReader
     ledger: Ledger

@@ -6,6 +6,7 @@ server away. The JSON is additive: a reader passes over keys that it doesn't kno
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kubeletplugin.cdi.api import ClaimDevice, ClaimSpecs
@@ -15,6 +16,16 @@ from kubeletplugin.prepare.allocation import Allocation
 from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
 from kubeletplugin.prepare.model import PreparedDevice, PrepareResult
 from kubeletplugin.prepare.plan import Plan, PlannedDevice
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDevice:
+    """One result of a prepared claim: how the API names it, and which device it is."""
+
+    pool: str
+    device: str
+    share_id: str
+    uuid: str
 
 
 def make_record(
@@ -103,6 +114,13 @@ def answer(record: ClaimRecord) -> PrepareResult:
             )
             for entry in _entries(record)
         )
+    )
+
+
+def recorded_devices(record: ClaimRecord) -> tuple[RecordedDevice, ...]:
+    return tuple(
+        RecordedDevice(entry["pool"], entry["device"], entry["share_id"] or "", entry["uuid"])
+        for entry in _entries(record)
     )
 
 

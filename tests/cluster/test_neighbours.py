@@ -1,5 +1,6 @@
 """Another DRA driver and another vendor's device plugin on the node: neither notices the other."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -8,7 +9,8 @@ import pytest
 
 from tests.cluster.harness.agent import Agent
 from tests.cluster.harness.neighbours import CDI_FILE, DRIVER, RESOURCE
-from tests.cluster.objects import claim_spec, container, pod, request, template
+from tests.cluster.objects import claim, claim_spec, container, pod, request, template
+from tests.cluster.world import DRIVER as OURS
 from tests.cluster.world import World
 
 CLASS = {
@@ -55,6 +57,28 @@ def test_a_claim_of_both_drivers_in_one_pod(world: World) -> None:
     world.delete("pod/p")
     world.create(pod("again", template_name="both"))
     world.running("again")
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_both_drivers_show_their_devices_in_one_claim(world: World) -> None:
+    def shown() -> dict[str, str]:
+        status = world.kubectl.json("get", "resourceclaim", "both", "-n", world.namespace).get("status", {})
+        return {entry["driver"]: entry["device"] for entry in status.get("devices", [])}
+
+    spec = claim_spec(request("gpu"), request("widget", device_class="widget.example.com"))
+    world.create(claim("both", spec), pod("p", claim_name="both"))
+    world.running("p")
+    theirs = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "both"},
+        "status": {"devices": [{"driver": DRIVER, "pool": DRIVER, "device": "one", "data": {"x": 1}}]},
+    }
+    apply = ("apply", "--server-side", "--field-manager=them", "--subresource=status", "-n", world.namespace)
+    world.kubectl.run(*apply, "-f", "-", stdin=json.dumps(theirs))
+    world.kubectl.wait("both are shown", lambda: shown().keys() == {DRIVER, OURS}, seconds=15)
+    world.delete("pod/p", wait=False)
+    world.kubectl.wait("ours is not shown any more", lambda: OURS not in shown(), seconds=15)
 
 
 @pytest.mark.usefixtures("neighbours")

@@ -9,6 +9,7 @@ import yaml
 
 from tests.cluster.harness.agent import Agent
 from tests.cluster.harness.kubectl import Kubectl, KubectlError
+from tests.cluster.world import World
 
 NODE = "node-1"
 OTHER = "node-2"
@@ -97,6 +98,36 @@ def test_a_foreign_slice_may_not_be_made_its_own(as_agent: Kubectl, agent: Agent
     with pytest.raises(KubectlError):
         as_agent.run("replace", "-f", "-", stdin=yaml.safe_dump(taken))
     assert agent.node.kubectl().json("get", "resourceslice", name)["spec"] == foreign["spec"]
+
+
+@pytest.mark.parametrize("rest", [["resourceclaims", "--subresource=status", "-A"], ["events.events.k8s.io", "-A"]])
+def test_it_may_patch(as_agent: Kubectl, rest: list[str]) -> None:
+    as_agent.run("auth", "can-i", "patch", *rest)
+
+
+CLAIM = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "shown"},
+    "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("node", "driver"),
+    [(OTHER, "gpu.nvidia.com"), (NODE, "dra.example.com")],
+    ids=["allocated to another node", "another driver's device"],
+)
+def test_a_foreign_device_may_not_be_shown_in_a_claim(as_agent: Kubectl, world: World, node: str, driver: str) -> None:
+    result = {"request": "r", "driver": driver, "pool": node, "device": "one"}
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
+    allocation = {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": terms}}
+    world.create(CLAIM)
+    patch = ("patch", "resourceclaim", "shown", "-n", world.namespace, "--subresource=status", "--type=merge", "-p")
+    world.kubectl.run(*patch, json.dumps({"status": {"allocation": allocation}}))
+    entry = {key: result[key] for key in ("driver", "pool", "device")}
+    with pytest.raises(KubectlError, match="orbidden"):
+        as_agent.run(*patch, json.dumps({"status": {"devices": [{**entry, "data": {"x": 1}}]}}))
 
 
 @pytest.mark.parametrize(

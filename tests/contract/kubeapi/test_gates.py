@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from gpuclaim.demo.apiserver import FakeApiServer
-from kubeapi.client import DEVICE_CLASSES, RESOURCE_SLICES
+from kubeapi.client import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from kubeapi.rest import RestKubeApi
-from tests.contract.kubeapi.objects import a_device, a_slice
+from tests.contract.kubeapi.objects import a_claim, a_device, a_slice
 
 pytestmark = pytest.mark.anyio
 
@@ -51,3 +51,24 @@ async def test_shared_counters_and_policies_and_classes(server: FakeApiServer, a
     assert device["capacity"] == {"memory": {"value": "80Gi"}}
     named = {"metadata": {"name": "c"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
     assert (await api.create(DEVICE_CLASSES, named, dry_run=True)).get("spec", {}) == {}
+
+
+async def test_devices_of_a_claims_status(server: FakeApiServer, api: RestKubeApi) -> None:
+    server.put(RESOURCE_CLAIMS, a_claim("c", devices=("gpu-0",)))
+    entry = {"driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0", "data": {"x": 1}}
+    body = {"status": {"devices": [entry]}}
+
+    async def apply() -> dict[str, Any]:
+        answer = await api.apply(
+            RESOURCE_CLAIMS, "c", body, namespace="default", field_manager="us", subresource="status"
+        )
+        status: dict[str, Any] = answer["status"]
+        return status
+
+    server.gates["DRAResourceClaimDeviceStatus"] = False
+    dropped = await apply()
+    assert "devices" not in dropped and "allocation" in dropped
+    server.gates["DRAResourceClaimDeviceStatus"] = True
+    assert (await apply())["devices"] == [{**entry, "conditions": None}]
+    server.gates["DRAResourceClaimDeviceStatus"] = False
+    assert (await apply())["devices"] == [{**entry, "conditions": None}], "what is in use stays"

@@ -168,6 +168,23 @@ async def test_status_devices_are_merged_by_their_keys(api: RestKubeApi, server:
         )
 
 
+async def test_status_devices_go_with_their_allocation(api: RestKubeApi, server: FakeApiServer) -> None:
+    server.put(RESOURCE_CLAIMS, a_claim("c", devices=("gpu-0", "gpu-1")))
+    for manager, device in (("us", "gpu-0"), ("them", "gpu-1")):
+        body = {"status": {"devices": [{"driver": "gpu.nvidia.com", "pool": "n1", "device": device}]}}
+        await api.apply(RESOURCE_CLAIMS, "c", body, namespace="default", field_manager=manager, subresource="status")
+    status = (await api.get(RESOURCE_CLAIMS, "c", namespace="default"))["status"]
+    fewer = {"devices": {"results": status["allocation"]["devices"]["results"][1:]}}
+    moved = await api.merge_patch(
+        RESOURCE_CLAIMS, "c", {"status": {"allocation": fewer}}, namespace="default", subresource="status"
+    )
+    assert [d["device"] for d in moved["status"]["devices"]] == ["gpu-1"]
+    freed = await api.merge_patch(
+        RESOURCE_CLAIMS, "c", {"status": {"allocation": None}}, namespace="default", subresource="status"
+    )
+    assert "devices" not in freed.get("status", {})
+
+
 async def test_merge_patch_removes_with_null(api: RestKubeApi, server: FakeApiServer) -> None:
     server.put(NODES, {"metadata": {"name": "n1", "labels": {"a": "1", "b": "2"}}})
     patched = await api.merge_patch(NODES, "n1", {"metadata": {"labels": {"a": None, "c": "3"}}})

@@ -50,7 +50,8 @@ class Node:
     def __init__(self) -> None:
         self.api, self.clock = Api(), VirtualClock()
         self.observed: list[Json] = []
-        self.watches = ClaimWatches(cast("KubeApi", self.api), self.clock, self.observed.append)
+        self.gone: list[str] = []
+        self.watches = ClaimWatches(cast("KubeApi", self.api), self.clock, self.observed.append, self.gone.append)
 
     async def follow(self, *refs: ClaimRef) -> set[tuple[str, str]]:
         self.watches.follow(frozenset(refs))
@@ -85,7 +86,7 @@ async def test_every_state_of_the_claim_is_told_from_the_first_on() -> None:
     await node.watches.stop()
 
 
-async def test_another_claim_of_the_name_and_the_end_of_this_one_are_not_told() -> None:
+async def test_another_claim_of_the_name_is_not_told_and_the_end_of_this_one_by_its_uid() -> None:
     """Unprepare will come for this one, and the other is prepared, if ever, as itself."""
     node = Node()
     node.api.stored["a"] = claim(A, resourceVersion="1")
@@ -93,5 +94,7 @@ async def test_another_claim_of_the_name_and_the_end_of_this_one_are_not_told() 
     node.observed.clear()
     await node.send(A, "DELETED", claim(A))
     await node.send(A, "ADDED", claim(A, uid="uid-other"))
+    await node.send(A, "DELETED", claim(A, uid="uid-other"))
     assert node.observed == []
+    assert node.gone == [A.uid]
     await node.watches.stop()
