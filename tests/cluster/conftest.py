@@ -17,6 +17,7 @@ import pytest
 from tests.cluster.harness import node as real
 from tests.cluster.harness.agent import Agent, install
 from tests.cluster.harness.kubectl import Kubectl
+from tests.cluster.leftovers import wait_for_none
 from tests.cluster.world import World
 
 _numbers = itertools.count(1)
@@ -59,7 +60,9 @@ def shared_agent(own_node: real.RealNode) -> Iterator[Agent]:
     agent = Agent(own_node)
     agent.start()
     yield agent
+    left = wait_for_none() if agent.pid is not None else []
     agent.stop()
+    assert left == [], "the agent leaves something behind"
 
 
 @pytest.fixture

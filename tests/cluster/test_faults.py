@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from tests.cluster.cgroups import processes_of
 from tests.cluster.harness.agent import Agent
 from tests.cluster.objects import claim, claim_spec, container, pod, request, template
 from tests.cluster.world import World
@@ -14,12 +15,6 @@ UUID = 'device.attributes["gpu.nvidia.com"].uuid'
 def for_gpu(world: World, device: str) -> dict[str, object]:
     """A claim that only this GPU can satisfy."""
     return claim_spec(request(cel=f'{UUID} == "{world.attribute(device, "uuid")}"'))
-
-
-def processes_of(uid: str) -> set[int]:
-    """Pids below the pod's cgroup, whatever its QoS class."""
-    found = Path("/sys/fs/cgroup").glob(f"*/kubepods/**/pod{uid}/**/cgroup.procs")
-    return {int(pid) for path in found for pid in path.read_text().split()}
 
 
 def test_a_forced_delete_never_runs_two_on_one_gpu(agent: Agent, world: World) -> None:

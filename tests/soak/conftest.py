@@ -1,13 +1,17 @@
-"""The real node of tests/cluster, a scale for the repeats, and a line of figures at each case's end."""
+"""The real node of tests/cluster, a scale for the repeats, figures of each case, and a look for what it left behind.
+
+Figures go into the case's properties, from which `python -m tests.soak` makes its table (report.py).
+"""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.conftest import agent, own_node, shared_agent, world
+from tests.cluster.leftovers import wait_for_none
 
 __all__ = ["agent", "own_node", "shared_agent", "world"]
 
@@ -39,11 +43,26 @@ def repeats() -> Repeats:
     return scaled
 
 
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set up before the case's namespace and so looks after its end. Where no agent runs then, nobody could clean."""
+    yield
+    if "world" not in request.fixturenames:
+        return
+    shared = request.getfixturevalue("shared_agent")
+    if shared.pid is None:
+        shared.start()
+    found = wait_for_none()
+    request.node.user_properties.append(("leftovers", str(len(found))))
+    assert found == [], "the case leaves something behind"
+
+
 @pytest.fixture
 def tell(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Tell:
-    """Writes figures past pytest's capture, by name."""
+    """Writes figures past pytest's capture, by name, and keeps them for the report."""
 
     def printed(**figures: object) -> None:
+        request.node.user_properties.extend((name, str(value)) for name, value in figures.items())
         shown = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items())
         with capsys.disabled():
             sys.stdout.write(f"\n  {request.node.name}: {shown}\n")

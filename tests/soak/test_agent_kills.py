@@ -9,7 +9,7 @@ from tests.cluster.test_burst import GPUS
 from tests.cluster.world import World
 from tests.soak.conftest import Repeats, Tell
 from tests.soak.waking import Failures
-from tests.soak.work import overlaps, wait_done, workers
+from tests.soak.work import done, overlaps, wait_done, workers
 
 KILLS = 25
 PODS_A_KILL = 8
@@ -44,6 +44,8 @@ def test_killed_in_a_loop(agent: Agent, world: World, repeats: Repeats, tell: Te
     tell(
         kills=kills,
         pods=len(names),
+        double_holds=len(shared),
+        lost_claims=len(set(names) - done(world)),
         gpus=gpus,
         seconds_to_ready_at_the_end=f"{ready:.1f}",
         kubelets_own_faults=failures.kubelets,

@@ -10,7 +10,7 @@ from tests.cluster.test_burst import GPUS, Sampler
 from tests.cluster.world import World
 from tests.soak.conftest import Repeats, Tell
 from tests.soak.waking import Failures
-from tests.soak.work import overlaps, wait_done, workers
+from tests.soak.work import done, overlaps, wait_done, workers
 
 ROUNDS = 5
 PODS = 200
@@ -25,7 +25,7 @@ def test_waves_of_pods(agent: Agent, world: World, repeats: Repeats, tell: Tell)
     sampler, failures = Sampler(world.namespace), Failures(world)
     thread = threading.Thread(target=sampler.run)
     thread.start()
-    begun, memory = time.monotonic(), []
+    begun, memory, lost = time.monotonic(), [], 0
     try:
         for number in range(rounds):
             names = [f"r{number}-{index:03}" for index in range(pods)]
@@ -33,6 +33,7 @@ def test_waves_of_pods(agent: Agent, world: World, repeats: Repeats, tell: Tell)
                 world.create(*workers(names[first : first + WAVE]))
                 time.sleep(1)
             wait_done(world, names, failures, seconds=120 + 3 * pods)
+            lost += len(set(names) - done(world))
             shared, gpus = overlaps(world, names)
             assert shared == []
             assert gpus == min(GPUS, pods)
@@ -44,6 +45,8 @@ def test_waves_of_pods(agent: Agent, world: World, repeats: Repeats, tell: Tell)
     seconds = time.monotonic() - begun
     tell(
         pods=pods * rounds,
+        double_holds=len(sampler.doubles),
+        lost_claims=lost,
         pods_a_second=f"{pods * rounds / seconds:.1f}",
         looks=sampler.looks,
         kubelets_own_faults=failures.kubelets,

@@ -5,13 +5,11 @@ pods have processes, seen from the cgroups every few milliseconds: a pod gets it
 after its Prepare was answered.
 """
 
-import contextlib
-import os
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from tests.cluster.cgroups import processes_of
 from tests.cluster.harness.agent import Agent
 from tests.cluster.harness.processes import until
 from tests.cluster.objects import container, pod, template
@@ -21,18 +19,6 @@ from tests.soak.conftest import Repeats, Tell
 from tests.soak.waking import Failures
 
 RACES = 50
-QOS = ("", "burstable", "besteffort")
-
-
-def processes(uid: str) -> set[int]:
-    """Pids below the pod's cgroup, in every hierarchy; a folder that goes meanwhile has none."""
-    pids: set[int] = set()
-    for kubepods in Path("/sys/fs/cgroup").glob("*/kubepods"):
-        for qos in QOS:
-            for folder, _, _ in os.walk(kubepods / qos / f"pod{uid}"):
-                with contextlib.suppress(OSError):
-                    pids |= {int(pid) for pid in Path(folder, "cgroup.procs").read_text().split()}
-    return pids
 
 
 @dataclass(slots=True)
@@ -49,7 +35,7 @@ class Watcher:
     def run(self) -> None:
         while not self._stop.wait(0.01):
             now = time.monotonic()
-            alive = {uid: found for uid in list(self.pods) if (found := processes(uid))}
+            alive = {uid: found for uid in list(self.pods) if (found := processes_of(uid))}
             for uid in alive:
                 self.began.setdefault(uid, now)
                 self.ended[uid] = now
@@ -98,6 +84,8 @@ def test_never_two_at_once(agent: Agent, world: World, repeats: Repeats, tell: T
     gaps.sort()
     tell(
         races=races,
+        pods=races + 1,
+        double_holds=len(watcher.doubles),
         looks=watcher.looks,
         seconds_from_end_to_start=f"{gaps[len(gaps) // 2]:.2f} ({gaps[0]:.2f} to {gaps[-1]:.2f})",
         kubelets_own_faults=failures.kubelets,

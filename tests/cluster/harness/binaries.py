@@ -2,7 +2,8 @@
 
 One small go.mod per tool (tests/cluster/tools) pins what each needs without binding the others. Kubernetes' go.mod
 names its staging modules at v0.0.0, hence the replaces there. Needs Go 1.26: 1.27's json v2 breaks the API server's
-OpenAPI v2.
+OpenAPI v2. Other Kubernetes releases than the default are under tools/releases, one folder each, beside the same
+containerd and etcd; GPUCLAIM_K8S selects one of them.
 """
 
 import hashlib
@@ -15,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
+RELEASES = TOOLS / "releases"
+SELECTED = "GPUCLAIM_K8S"
 CONTAINERD = "github.com/containerd/containerd/v2"
 KUBERNETES = "k8s.io/kubernetes"
 COMPONENT_VERSION = "k8s.io/component-base/version"
@@ -54,62 +57,103 @@ def missing_requirement() -> str | None:
     return None
 
 
-def _key() -> str:
+def _key(release: str) -> str:
     digest = hashlib.sha256(PAUSE_C.encode())
-    for path in sorted(TOOLS.glob("*/go.*")):
-        digest.update(path.read_bytes())
+    for folder in sorted(_module(tool, release) for tool in PACKAGES):
+        for path in sorted(folder.glob("go.*")):
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _version(tool: str, module: str) -> str:
-    match = re.search(rf"^(?:require )?\s*{re.escape(module)} v(\S+)", (TOOLS / tool / "go.mod").read_text(), re.M)
+def _version(module: str, folder: Path) -> str:
+    match = re.search(rf"^(?:require )?\s*{re.escape(module)} v(\S+)", (folder / "go.mod").read_text(), re.M)
     if match is None:
-        raise LookupError(f"find {module} in {TOOLS / tool / 'go.mod'}")
+        raise LookupError(f"find {module} in {folder / 'go.mod'}")
     return match[1]
 
 
-def kubernetes_version() -> str:
+def shared_versions() -> Mapping[str, str]:
+    """Of what is beside every Kubernetes release."""
+    modules = {"etcd": "go.etcd.io/etcd/server/v3", "containerd": CONTAINERD}
+    return {tool: _version(module, TOOLS / tool) for tool, module in modules.items()}
+
+
+def default_release() -> str:
     """For example 1.36.3."""
-    return _version("kubernetes", KUBERNETES)
+    return _version(KUBERNETES, TOOLS / "kubernetes")
 
 
-def _stamps(tool: str) -> str:
+def releases() -> list[str]:
+    """All that can be built, oldest first."""
+    found = [default_release(), *(path.name for path in RELEASES.iterdir() if (path / "go.mod").exists())]
+    return sorted(found, key=lambda release: [int(part) for part in release.split(".")])
+
+
+def selected_release() -> str:
+    """The one that the environment asks for, or the default."""
+    wanted = os.environ.get(SELECTED) or default_release()
+    if wanted not in releases():
+        raise LookupError(f"{SELECTED}={wanted}: there are {', '.join(releases())} (tests/cluster/tools)")
+    return wanted
+
+
+def _module(tool: str, release: str) -> Path:
+    other = tool == "kubernetes" and release != default_release()
+    return RELEASES / release if other else TOOLS / tool
+
+
+def _stamps(tool: str, release: str) -> str:
     if tool == "containerd":
-        return f"-X {CONTAINERD}/version.Version=v{_version(tool, CONTAINERD)}"
+        return f"-X {CONTAINERD}/version.Version=v{_version(CONTAINERD, TOOLS / tool)}"
     if tool == "kubernetes":
-        version = kubernetes_version()
-        major, minor, _ = version.split(".")
+        major, minor, _ = release.split(".")
         return (
-            f"-X {COMPONENT_VERSION}.gitVersion=v{version} -X {COMPONENT_VERSION}.gitMajor={major} "
+            f"-X {COMPONENT_VERSION}.gitVersion=v{release} -X {COMPONENT_VERSION}.gitMajor={major} "
             f"-X {COMPONENT_VERSION}.gitMinor={minor} -X {COMPONENT_VERSION}.gitTreeState=clean"
         )
     return ""
 
 
-def _build(tool: str, into: Path) -> None:
+def _build(tool: str, release: str, into: Path) -> None:
     environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false -mod=readonly"}
-    command = ["go", "build", "-trimpath", "-ldflags", f"-s -w {_stamps(tool)}".strip(), "-o", f"{into}/"]
-    subprocess.run([*command, *PACKAGES[tool]], cwd=TOOLS / tool, env=environment, check=True)
+    command = ["go", "build", "-trimpath", "-ldflags", f"-s -w {_stamps(tool, release)}".strip(), "-o", f"{into}/"]
+    subprocess.run([*command, *PACKAGES[tool]], cwd=_module(tool, release), env=environment, check=True)
     for built, wanted in RENAMED.get(tool, {}).items():
         if (into / built).exists():
             (into / built).rename(into / wanted)
 
 
-def ensure_binaries() -> Path:
-    """The folder of the binaries for the pinned versions, built when it isn't there. Minutes the first time."""
-    folder = cache_root() / "bin" / _key()
+def ensure_binaries(release: str = "") -> Path:
+    """The folder of a release's binaries, the selected one's by default, built when it isn't there.
+
+    That takes minutes the first time. A release other than the default links to the default's containerd and etcd.
+    """
+    release = release or selected_release()
+    folder = cache_root() / "bin" / _key(release)
     if folder.exists():
         return folder
     building = folder.with_name(f"{folder.name}.building-{os.getpid()}")
     building.mkdir(parents=True)
     try:
-        for tool in PACKAGES:
-            print(f"building {tool} from Go modules (minutes the first time) ...", file=sys.stderr, flush=True)
-            _build(tool, building)
-        source = building / "pause.c"
-        source.write_text(PAUSE_C)
-        subprocess.run(["gcc", "-Os", "-static", "-s", "-o", building / "pause", source], check=True)
+        if release == default_release():
+            for tool in PACKAGES:
+                _say(f"building {tool} from Go modules (minutes the first time) ...")
+                _build(tool, release, building)
+            source = building / "pause.c"
+            source.write_text(PAUSE_C)
+            subprocess.run(["gcc", "-Os", "-static", "-s", "-o", building / "pause", source], check=True)
+        else:
+            own = {package.rpartition("/")[2] for package in PACKAGES["kubernetes"]}
+            for path in ensure_binaries(default_release()).iterdir():
+                if path.name not in own:
+                    (building / path.name).hardlink_to(path)
+            _say(f"building kubernetes {release} from Go modules (minutes the first time) ...")
+            _build("kubernetes", release, building)
         building.rename(folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return folder
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -58,6 +58,8 @@ class RealNode:
 
     layout: config.Layout
     feature_gates: str = ""
+    kubelet: Path | None = None
+    """Another binary than the release's own."""
     supervisor: Supervisor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,12 +121,17 @@ class RealNode:
         (layout.run / "cni" / "net.d" / "10-bridge.conflist").write_text(json.dumps(config.cni(layout)))
 
     # --- processes ------------------------------------------------------------------------------------------
-    def start(self, name: str, arguments: Sequence[str]) -> None:
+    @property
+    def release(self) -> tuple[int, ...]:
+        """For example (1, 36, 3)."""
+        return tuple(int(part) for part in binaries.selected_release().split("."))
+
+    def start(self, name: str, arguments: Sequence[str], binary: Path | None = None) -> None:
         if self.supervisor.pid(name) is not None:
             return
         path = f"{self.layout.binaries}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         gates = [f"--feature-gates={self.feature_gates}"] if self.feature_gates and name.startswith("kube") else []
-        command: list[str | Path] = [self.layout.binaries / name, *arguments, *gates]
+        command: list[str | Path] = [binary or self.layout.binaries / name, *arguments, *gates]
         self.supervisor.start(name, command, {"PATH": path, "HOME": "/root"})
 
     def start_api_server(self) -> None:
@@ -134,9 +141,12 @@ class RealNode:
             "kube-apiserver", "API server ready", 60, lambda: _answers(ready, "get", "--raw", "/readyz")
         )
 
+    def start_containerd(self) -> None:
+        self.start("containerd", [f"--config={self.layout.config}/containerd.toml"])
+
     def _start_control_plane(self) -> None:
         self.start("etcd", [f"--config-file={self.layout.config}/etcd.yaml"])
-        self.start("containerd", [f"--config={self.layout.config}/containerd.toml"])
+        self.start_containerd()
         self.start_api_server()
         self.start("kube-controller-manager", config.kube_controller_manager(self.layout))
         self.start("kube-scheduler", config.kube_scheduler(self.layout))
@@ -152,6 +162,7 @@ class RealNode:
                 f"--root-dir={KUBELET_ROOT}",
                 "--v=2",
             ],
+            self.kubelet,
         )
 
     def _start_node(self) -> None:
@@ -231,7 +242,7 @@ def _answers(kubectl: Kubectl, *arguments: str) -> bool:
 
 
 def new_node(feature_gates: str = "") -> RealNode:
-    """A node with the pinned binaries, everything of an earlier run ended and wiped."""
+    """A node of the selected release, everything of an earlier run ended and wiped."""
     layout = config.Layout(node_root(), binaries.ensure_binaries())
     node = RealNode(layout, feature_gates)
     if layout.root.exists():

@@ -1,0 +1,1 @@
+"""What the tests themselves count and report must be right too."""
