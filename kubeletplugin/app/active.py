@@ -23,6 +23,7 @@ from kubeletplugin.app.notices import NodeNotices
 from kubeletplugin.app.pods import NodePods
 from kubeletplugin.app.settings import Settings
 from kubeletplugin.app.specs import HostSpecs
+from kubeletplugin.app.waking.waker import Waker
 from kubeletplugin.cdi.writer import SpecWriter
 from kubeletplugin.clock import Clock
 from kubeletplugin.errors import NotActiveError, RecoverableError
@@ -74,6 +75,7 @@ class ActiveNode:
         self._ledger: Ledger | None = None
         self._manager: ClaimManager | None = None
         self._watches: ClaimWatches | None = None
+        self._waker: Waker | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._claims_changed = asyncio.Event()
 
@@ -135,6 +137,9 @@ class ActiveNode:
         watch = FileWatch(KubeletStateFile(parts.settings.kubelet_root_dir).path)
         self._start("sweep", manager.run)
         self._start("watch the node's pods", parts.pods.run)
+        if parts.settings.wake_pods:
+            self._waker = waker = self._new_waker(manager)
+            self._start("wake pods", waker.run)
         self._start("publish the inventory", lambda: self._publish(manager, bound))
         self._start("keep the driver's CDI file", lambda: self._refresh_specs(specs))
         self._start("watch the kubelet's state", watch.run)
@@ -157,6 +162,7 @@ class ActiveNode:
         self._tasks = []
         if self._watches is not None:
             await self._watches.stop()
+        self._waker = None
         await parts.slices.stop()
         parts.inventory.use_bindings(None)
         ledger, self._ledger = self._ledger, None
@@ -220,8 +226,18 @@ class ActiveNode:
             clock=parts.clock,
             notices=parts.notices,
             lost=parts.lease.lost,
-            on_claims_changed=self._claims_changed.set,
+            on_claims_changed=self._claims_have_changed,
         )
+
+    def _new_waker(self, manager: ClaimManager) -> Waker:
+        parts = self._parts
+        kubelet = KubeletStateFile(parts.settings.kubelet_root_dir)
+        return Waker(parts.api, parts.pods, manager.prospects, kubelet.read, parts.metrics, parts.clock)
+
+    def _claims_have_changed(self) -> None:
+        self._claims_changed.set()
+        if self._waker is not None:
+            self._waker.way_may_be_clear()
 
     # --- standing work ---
     async def _publish(self, manager: ClaimManager, bound: asyncio.Task[None]) -> None:
@@ -233,6 +249,8 @@ class ActiveNode:
             offered = tuple(device for device in inventory.devices if not device.problem)
             parts.slices.set_devices(replace(inventory, devices=offered))
             manager.inventory_changed()
+            if self._waker is not None:
+                self._waker.way_may_be_clear()
 
     async def _refresh_specs(self, specs: HostSpecs) -> None:
         async for inventory in self._parts.inventory.looks():

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 PAGE = 25
 """Pods in one answer to a list."""
 _RECORD = "record"
+_OF_THE_NODE = frozenset({"configMap", "downwardAPI", "emptyDir", "hostPath", "projected", "secret"})
+"""Kinds of volumes that the kubelet makes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class PodContainer:
 class PodRecord:
     """``claims``: ResourceClaims by the pod's own name for them, without those that don't exist yet; ``extended_claim``
     is the one that the scheduler made for extended resources. ``created`` is the API's text. ``started``: the kubelet
-    has come past the pod's claims for sure. ``wakes`` counts how often an agent has woken it."""
+    has come past the pod's claims for sure. ``attaches``: it has volumes that others may have to attach first.
+    ``wakes`` counts how often an agent has woken it."""
 
     uid: str
     namespace: str
@@ -48,6 +51,7 @@ class PodRecord:
     claims: Mapping[str, str]
     extended_claim: str
     containers: tuple[PodContainer, ...]
+    attaches: bool
     wakes: int
 
     @property
@@ -73,9 +77,10 @@ class NodePods:
     def records(self) -> Collection[PodRecord]:
         return self._records.values()
 
-    def listen(self, callback: Callable[[], None]) -> None:
-        """Called after every change; it must return at once and not raise."""
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Called after every change; it must return at once and not raise. Returns what ends it."""
         self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -125,6 +130,7 @@ def read_pod(body: Json) -> PodRecord:
         claims=claims,
         extended_claim=extended.get("resourceClaimName", ""),
         containers=_containers(spec, claims, extended),
+        attaches=any(not _OF_THE_NODE & volume.keys() for volume in spec.get("volumes") or ()),
         wakes=_count((metadata.get("annotations") or {}).get(WAKES_ANNOTATION, "")),
     )
 

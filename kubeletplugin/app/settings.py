@@ -99,6 +99,10 @@ class Settings(BaseModel):
         ":8080",
         description="ADDRESS:PORT of /metrics, /healthz and /readyz; :PORT for all addresses, empty for none",
     )
+    wake_pods: bool = Field(
+        True,
+        description="touch pods that wait for the kubelet's next try although one would succeed now",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["text", "json"] = Field("text", description="form of a log line")
 
@@ -305,6 +309,7 @@ def help_text() -> str:
     for name, field in Settings.model_fields.items():
         default = field.default
         shown = ", ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        shown = shown.lower() if isinstance(default, bool) else shown
         lines += [f"  {flag_of(name)} VALUE", *_indented(f"{field.description}" + (f" [{shown}]" if shown else ""))]
     return "\n".join(lines)
 

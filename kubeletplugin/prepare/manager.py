@@ -39,6 +39,7 @@ from kubeletplugin.prepare.ports import (
     in_thread,
 )
 from kubeletplugin.prepare.preparer import Preparer
+from kubeletplugin.prepare.prospects import Prospects
 from kubeletplugin.prepare.release import Releaser
 from kubeletplugin.prepare.runs import Runs
 from kubeletplugin.prepare.sightings import Sightings
@@ -115,6 +116,7 @@ class ClaimManager:
         )
         self._runs = Runs(self._node, self._turns, preparer)
         self._healer = Healer(self._node, self._turns, self._runs)
+        self.prospects = Prospects(self._node, self._runs, preparer)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._yielding = False
 
@@ -123,9 +125,11 @@ class ClaimManager:
         """All claims at the same time; each is answered by ``deadline`` at the latest."""
         give_up_at = deadline + LINGER_SECONDS
         runs = [self._runs.start(ref, give_up_at) for ref in claims]
-        results = await _all(*(self._runs.follow(run, deadline) for run in runs))
+        self.prospects.called(claims)
+        outcomes = await _all(*(self._runs.follow(run, deadline) for run in runs))
         with self._node.fence.held():
-            return {ref.uid: result for ref, result in zip(claims, results, strict=True)}
+            self.prospects.answered(claims, outcomes)
+            return {ref.uid: result for ref, result in zip(claims, outcomes, strict=True)}
 
     async def unprepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, str]:
         """A running Prepare of the claim is ended first: its waiting at once, its doing when it is done."""
@@ -220,6 +224,7 @@ class ClaimManager:
             except (RecoverableError, ClaimError) as error:
                 return str(error)
             self._healer.unprepared(ref.uid)
+            self.prospects.unprepared(ref)
         return ""
 
     async def _outcome(self, ref: ClaimRef, task: asyncio.Task[str], deadline: float) -> str:

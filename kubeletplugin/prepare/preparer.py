@@ -101,6 +101,19 @@ class Preparer:
                 await self._pause_for(effort, LOOK_AGAIN_SECONDS)
                 allocation = await self._read(effort)
 
+    async def answers(self, record: ClaimRecord, allocation: Allocation) -> bool:
+        """Whether a Prepare with this allocation would be answered from the row as it is."""
+        return not self._is_other(record, allocation) and not records.is_adopted(record) and await self._stands(record)
+
+    async def look_ahead(self, allocation: Allocation) -> str:
+        """What a Prepare would wait for now, without any waiting; empty when nothing is in the way. Raises ClaimError,
+        AllocatedAnew, RecoverableError."""
+        plan, reason = await self._plan(allocation)
+        if plan is None:
+            return reason
+        ref = ClaimRef(allocation.uid, allocation.namespace, allocation.name)
+        return await self._obstacle(Effort(ref, self._node.clock.monotonic()), allocation, plan)
+
     async def _prepare(self, effort: Effort, allocation: Allocation) -> PrepareResult:
         if not allocation.results:
             return PrepareResult()
@@ -110,7 +123,7 @@ class Preparer:
             await to_the_end(self._releaser.end(record, "allocated differently"))
             crashpoints.reached("prepare.undone")
             self._sightings.follow(allocation.uid, allocation.pods)
-        elif record is not None and not records.is_adopted(record) and await self._stands(record):
+        elif record is not None and await self.answers(record, allocation):
             return await to_the_end(self._as_before(record))
         while True:
             plan, reason = await self._plan(allocation)

@@ -72,6 +72,9 @@ class Runs:
     def waiting(self) -> tuple[tuple[ClaimRef, str], ...]:
         return tuple((run.effort.ref, run.effort.reason) for run in self._latest.values())
 
+    def busy(self, uid: str) -> bool:
+        return uid in self._latest
+
     async def stop(self) -> None:
         self._stopped = True
         for task in self._tasks:

@@ -215,6 +215,18 @@ REGISTERED = Family("gpuclaim_agent_registered", "gauge", (), "1 while the kubel
 EPOCH = Family(
     "gpuclaim_lease_epoch", "gauge", (), "The lease's epoch in the active instance, raised by each take-over"
 )
+POD_WAKES = Family(
+    "gpuclaim_pod_wakes_total",
+    "counter",
+    ("reason",),
+    "Pods touched because a Prepare that the kubelet would try later would succeed now",
+)
+POD_WAKE_ERRORS = Family(
+    "gpuclaim_pod_wake_errors_total",
+    "counter",
+    ("code",),
+    "Pods that couldn't be touched, by HTTP status (0: no answer)",
+)
 TAKEOVERS = Family("gpuclaim_takeovers_total", "counter", (), "Take-overs of this instance")
 
 FAMILIES: tuple[Family, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Family))

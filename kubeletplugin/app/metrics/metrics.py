@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.registry import Collector
 
 from deviceclasses.names import DRIVER_NAME
+from kubeapi.errors import ApiError
 from kubeletplugin.app.metrics import families
 from kubeletplugin.app.metrics.families import Family
 
@@ -39,12 +40,20 @@ class Metrics:
         self.nvml_timeouts = self._counter(families.NVML_TIMEOUTS)
         self.api_duration = self._histogram(families.API_DURATION)
         self.api_errors = self._counter(families.API_ERRORS)
+        self.pod_wakes = self._counter(families.POD_WAKES)
+        self.pod_wake_errors = self._counter(families.POD_WAKE_ERRORS)
         self.takeovers = self._counter(families.TAKEOVERS)
         self._begin_at_zero()
 
     def nvml_timed_out(self, key: str) -> None:
         """``key`` as of nvml.worker."""
         self.nvml_timeouts.labels(key).inc()
+
+    def pod_woken(self, reason: str) -> None:
+        self.pod_wakes.labels(reason).inc()
+
+    def wake_failed(self, error: ApiError) -> None:
+        self.pod_wake_errors.labels(str(error.status)).inc()
 
     def add(self, collector: Collector) -> None:
         """For series that are made at each scrape."""
@@ -61,6 +70,8 @@ class Metrics:
                 self.claim_duration.labels(operation, outcome)
         self.prepare_errors.labels(DRIVER_NAME, PREPARE_ERROR)
         self.unprepare_errors.labels(DRIVER_NAME, UNPREPARE_ERROR)
+        for reason in ("refused", "late", "unasked"):
+            self.pod_wakes.labels(reason)
         for verb in ("create", "update", "delete"):
             self.slice_writes.labels(verb)
 
