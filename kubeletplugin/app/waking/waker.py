@@ -10,7 +10,7 @@ agent. All pods together: a few a second. While the API server is away nothing i
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -179,36 +179,41 @@ class Waker:
 
     async def _look_at_due(self) -> bool:
         """Whether there was a reason to ask the API server. Raises ApiError when it doesn't answer."""
-        kubelet: KubeletClaims | None = None
-        for uid, waiting in tuple(self._waiting.items()):
-            now = self._clock.monotonic()
+        due = self._due(self._clock.monotonic())
+        if due:
+            kubelet = await self._offload(self._read_kubelet)
+            for pod, waiting in due:
+                verdict = await self._judge(pod, kubelet)
+                if verdict in WAKE:
+                    await self._wake(pod, waiting, verdict)
+        return bool(due)
+
+    def _due(self, now: float) -> list[tuple[PodRecord, _Waiting]]:
+        """Pods that may be woken now, if it would help."""
+        found = []
+        for uid, waiting in self._waiting.items():
             pod = self._pods.get(uid)
             if pod is None or waiting.look_at > now:
                 continue
             waiting.look_at, waiting.pause = now + waiting.pause, min(waiting.pause * 2, LONGEST_LOOK_SECONDS)
             if max(waiting.wakes, pod.wakes) >= MOST_WAKES or now < waiting.not_before:
                 continue
-            names = sorted(pod.claim_names)
-            calls = [self._prospects.last_call(pod.namespace, name) for name in names]
+            calls = [self._prospects.last_call(pod.namespace, name) for name in pod.claim_names]
             if has_had_its_time(pod, calls, now, waiting.seen, self._prospects.last_call_at):
-                kubelet = kubelet or await self._offload(self._read_kubelet)
-                verdict = await self._judge(pod, names, calls, kubelet)
-                if verdict in WAKE:
-                    await self._wake(pod, waiting, verdict)
-        return kubelet is not None
+                found.append((pod, waiting))
+        return found
 
-    async def _judge(
-        self, pod: PodRecord, names: Sequence[str], calls: Sequence[LastCall | None], kubelet: KubeletClaims
-    ) -> Verdict:
+    async def _judge(self, pod: PodRecord, kubelet: KubeletClaims) -> Verdict:
         sights = []
-        for name, call in zip(names, calls, strict=True):
+        for name in sorted(pod.claim_names):
             try:
                 claim = await self._api.get(RESOURCE_CLAIMS, name, namespace=pod.namespace)
             except NotFound:
                 return Verdict.BLOCKED
             if pod.uid not in claims.pods_of(claim):
                 return Verdict.BLOCKED
-            sights.append(Sight(claim["metadata"]["uid"], await self._prospects.look(claim), call))
+            prospect, call = await self._prospects.look(claim), self._prospects.last_call(pod.namespace, name)
+            sights.append(Sight(claim["metadata"]["uid"], prospect, call))
         return judge(pod, sights, kubelet, self._clock.monotonic())
 
     async def _wake(self, pod: PodRecord, waiting: _Waiting, why: Verdict) -> None:
