@@ -144,6 +144,36 @@ def status(
         output.print_data(found, form)
 
 
+@app.command(short_help="On a node: gives a draining device free.")
+def release(
+    device: Annotated[str, typer.Argument(help="name or UUID of the device")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
+    kubelet_root_dir: Annotated[str, typer.Option(help="the kubelet's --root-dir")] = "",
+    form: Output = Format.TABLE,
+) -> None:
+    """On a node: ends the drain of a device by your decision, after showing what is left there and what that means."""
+    from gpuclaim.cli import node_release
+
+    folder = _settings(kubelet_root_dir=kubelet_root_dir).plugin_dir
+    if not yes and (form is not Format.TABLE or not output.can_ask()):
+        output.fail("release without asking a person: give --yes", output.USAGE)
+    try:
+        drains = output.run(node_release.look(folder, device))
+        if form is Format.TABLE:
+            print(node_release.describe(drains))
+        if not yes and not typer.confirm(f"Release {drains['device']}?"):
+            output.fail(f"{drains['device']} stays as it is")
+        released = output.run(node_release.release(folder, device, [drain["id"] for drain in drains["drains"]]))
+    except node_release.UnknownDevice as error:
+        output.fail(error, output.USAGE)
+    except FatalError as error:
+        output.fail(error)
+    if form is Format.TABLE:
+        print(f"released {released['device']}")
+    else:
+        output.print_data(released, form)
+
+
 @app.command("apply-classes", short_help="Applies our DeviceClasses to the cluster.")
 def apply_classes(
     kubeconfig: Kubeconfig = "",

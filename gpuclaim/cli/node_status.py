@@ -25,7 +25,7 @@ async def read_status(plugin_dir: Path) -> dict[str, Any]:
 
     An instance that isn't active knows no devices: they come from the file then, since the one that does may hang.
     """
-    sockets = await asyncio.to_thread(_sockets, plugin_dir)
+    sockets = await asyncio.to_thread(find_sockets, plugin_dir)
     outcomes = await asyncio.gather(*map(_ask, sockets), return_exceptions=True)
     answers, silent = [], []
     for outcome in outcomes:
@@ -45,7 +45,8 @@ async def read_status(plugin_dir: Path) -> dict[str, Any]:
     return {"state": state, **(known or {}), **(answers[0] if answers else {})}
 
 
-def _sockets(plugin_dir: Path) -> list[Path]:
+def find_sockets(plugin_dir: Path) -> list[Path]:
+    """Of all instances, also of those that are gone."""
     try:
         names = [path for path in plugin_dir.iterdir() if path.name.startswith(STATUS_PREFIX)]
     except (FileNotFoundError, NotADirectoryError):

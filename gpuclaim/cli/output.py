@@ -54,6 +54,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     Console(highlight=False, markup=False, emoji=False, width=width).print(table)
 
 
+def can_ask() -> bool:
+    """Whether a person is there to answer."""
+    return sys.stdin.isatty()
+
+
 def warn(message: object) -> None:
     print(f"gpuclaim: {message}", file=sys.stderr)
 

@@ -7,7 +7,7 @@ file alone, since a close would checkpoint beside the new holder.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from kubeletplugin.app.hardware import SYS, Hardware, NvmlDevicePids
 from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.metrics.view import LedgerView
 from kubeletplugin.app.notices import NodeNotices
-from kubeletplugin.app.pods import NodePods
+from kubeletplugin.app.pods import NodePods, PodRecord
 from kubeletplugin.app.settings import Settings
 from kubeletplugin.app.specs import HostSpecs
 from kubeletplugin.app.waking.waker import Waker
@@ -34,6 +34,7 @@ from kubeletplugin.ledger import files
 from kubeletplugin.ledger.errors import LedgerDamagedError
 from kubeletplugin.ledger.store import Ledger
 from kubeletplugin.nvml.worker import NvmlWorkers
+from kubeletplugin.prepare.by_hand import Draining
 from kubeletplugin.prepare.kubelet_state import KubeletStateFile
 from kubeletplugin.prepare.manager import ClaimManager
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
@@ -96,6 +97,19 @@ class ActiveNode:
         if manager is None or ledger is None:
             return None
         return LedgerView(await ledger.snapshot(), await ledger.size(), len(manager.waiting()))
+
+    async def drains(self, device: str) -> Sequence[Draining]:
+        """For `gpuclaim release`; implements app.release.Releases."""
+        return await self._active().drains(device)
+
+    async def release(self, device: str, shown: Collection[int], who: str) -> Sequence[Draining]:
+        ended = await self._active().release(device, shown)
+        for draining in ended:
+            self._parts.notices.drain_released(draining.hold.device, draining.pids, who)
+        return ended
+
+    def pod(self, uid: str) -> PodRecord | None:
+        return self._parts.pods.get(uid)
 
     def _active(self) -> ClaimManager:
         if self._manager is None:

@@ -21,7 +21,7 @@ from kubeapi.errors import ApiError, ConfigError
 from kubeapi.events import EventRecorder
 from kubeapi.rest import connect
 from kubeletplugin import crashpoints
-from kubeletplugin.app import control
+from kubeletplugin.app import control, release
 from kubeletplugin.app.active import ActiveNode, Parts
 from kubeletplugin.app.hardware import Hardware, check_machine, open_hardware
 from kubeletplugin.app.health_source import LookReports
@@ -94,7 +94,8 @@ class Agent:
         self._plugin = self._make_plugin(parts)
         path = control.socket_path(self._settings.plugin_dir, DRIVER_NAME, self._uid)
         scraper = Scraper(self._metrics, self._view, self._active.view, self._clock)
-        server = control.ControlServer(path, self._status, self._unready, scraper.scrape)
+        more = release.routes(self._active, self._settings.host_root / "proc")
+        server = control.ControlServer(path, self._status, self._unready, scraper.scrape, more)
         if self._settings.http_endpoint:
             self._spawn(HttpEnd(self._settings.http_endpoint, self._unready, scraper.scrape, self._clock).run(), "HTTP")
         self._spawn(parts.inventory.run(), "inventory")

@@ -1,11 +1,12 @@
-"""This instance's own HTTP end, on a UNIX socket in the plugin's folder: what `gpuclaim status` asks.
+"""This instance's own HTTP end, on a UNIX socket in the plugin's folder: what `gpuclaim status` and
+`gpuclaim release` ask.
 
 ``GET /status`` answers JSON: the instance, whether it is active, and, when it is, devices, holders and drains. For
 root only, since it names claims and pods of all namespaces; the rest is what app.http answers everywhere.
 """
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,21 @@ def socket_path(plugin_dir: Path, driver: str, uid: str) -> Path:
 
 
 class ControlServer:
-    def __init__(self, path: Path, status: Status, unready: Unready, scrape: Scrape) -> None:
+    def __init__(
+        self, path: Path, status: Status, unready: Unready, scrape: Scrape, more: Iterable[web.RouteDef] = ()
+    ) -> None:
+        """``more``: what else is answered here."""
         self._path = path
         self._status = status
         self._unready = unready
         self._scrape = scrape
+        self._more = more
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         application = new_application(self._unready, self._scrape)
         application.router.add_get("/status", self._get_status)
+        application.router.add_routes(self._more)
         self._runner = new_runner(application)
         await self._runner.setup()
         self._path.unlink(missing_ok=True)

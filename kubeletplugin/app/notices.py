@@ -90,14 +90,19 @@ class NodeNotices:
         self._warn("LedgerDamaged", "SetAside", f"{problem}; it was set aside as {aside} and begun anew")
 
     def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
-        pods = "; ".join(f"pod {pod}: pid {', '.join(map(str, sorted(found)))}" for pod, found in pids.items())
-        seen = f" ({pods})" if pods else ""
         self._metrics.drains_overdue.inc()
         note = f"device {device.name} has been draining for long: {reason}"
-        self._warn("DeviceDraining", "Drain", note + seen, key=note)
+        self._warn("DeviceDraining", "Drain", note + _seen(pids), key=note)
 
     def drain_over(self, device: HeldDevice) -> None:
         log.info("device is free again", extra={"device": device.name})
+
+    def drain_released(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], who: str) -> None:
+        note = (
+            f"device {device.name} was released by hand ({who}) while draining"
+            f"{_seen(pids) or '; no process was seen on it any more'}"
+        )
+        self._warn("DeviceReleased", "Release", note)
 
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
         """On each of the pods, where their owners look; on the claim for those that nobody knows by name."""
@@ -118,3 +123,8 @@ class NodeNotices:
         self._recorder.emit(
             about, reason="ClaimMoved", action="Prepare", note=note, warning=True, key="", related=related
         )
+
+
+def _seen(pids: Mapping[str, frozenset[int]]) -> str:
+    pods = "; ".join(f"pod {pod}: pid {', '.join(map(str, sorted(found)))}" for pod, found in pids.items())
+    return f" ({pods})" if pods else ""

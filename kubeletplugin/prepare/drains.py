@@ -71,22 +71,14 @@ class DrainWatch:
             sharers = await self._releaser.sharers("", hold.device)
             rest = leftover(look, hold.device, hold.pods, sharers)
             if rest is None:
-                await self._end(hold)
+                await self.end(hold)
             else:
                 left += 1
                 self._follow(hold, rest)
         return self._interval() if left else None
 
-    async def _pass_or_retry(self) -> float | None:
-        try:
-            return await self.look()
-        except NotActiveError:
-            raise
-        except Exception:
-            log.exception("look at draining devices")
-            return RETRY_SECONDS
-
-    async def _end(self, hold: Hold) -> None:
+    async def end(self, hold: Hold) -> None:
+        """Whatever is left: those who wait for the device go on."""
         crashpoints.reached("drain.over")
         await self._node.ledger.end_drain(hold.id)
         crashpoints.reached("drain.ended")
@@ -96,6 +88,15 @@ class DrainWatch:
         self._node.claims_changed()
         if followed is not None and followed.overdue:
             self._node.notices.drain_over(hold.device)
+
+    async def _pass_or_retry(self) -> float | None:
+        try:
+            return await self.look()
+        except NotActiveError:
+            raise
+        except Exception:
+            log.exception("look at draining devices")
+            return RETRY_SECONDS
 
     def _follow(self, hold: Hold, rest: Leftover) -> None:
         now = self._node.clock.monotonic()

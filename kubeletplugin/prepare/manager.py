@@ -12,7 +12,7 @@ longer his (model.md, R_SAME).
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from kubeapi.client import Json
@@ -24,6 +24,7 @@ from kubeletplugin.lease.api import Fence
 from kubeletplugin.ledger.store import Ledger
 from kubeletplugin.prepare import status
 from kubeletplugin.prepare.bells import INVENTORY, Bells, claim_key, wait_for_any
+from kubeletplugin.prepare.by_hand import Draining, HandRelease
 from kubeletplugin.prepare.checks import Checks
 from kubeletplugin.prepare.drains import DrainWatch
 from kubeletplugin.prepare.healing import Healer
@@ -109,6 +110,7 @@ class ClaimManager:
         self._sightings = Sightings()
         self._releaser = Releaser(self._node, self._bells, self._sightings)
         self._drains = DrainWatch(self._node, self._bells, self._releaser)
+        self._by_hand = HandRelease(self._node, self._drains, self._releaser)
         self._checks = Checks(self._node, self._turns, self._sightings, self._releaser)
         self._strays = Strays(self._node, self._sightings)
         preparer = Preparer(
@@ -167,6 +169,14 @@ class ClaimManager:
         """For `gpuclaim status`, JSON-able; see status.render."""
         snapshot = await self._node.ledger.snapshot()
         return status.render(snapshot, self._node.inventory(), waiting=self.waiting())
+
+    async def drains(self, device: str) -> tuple[Draining, ...]:
+        """For `gpuclaim release`; see by_hand."""
+        return await self._by_hand.look(device)
+
+    async def release(self, device: str, shown: Collection[int]) -> tuple[Draining, ...]:
+        self._check_active()
+        return await self._by_hand.end(device, shown)
 
     # --- life ---
     async def recover(self) -> None:

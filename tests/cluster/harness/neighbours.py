@@ -34,6 +34,9 @@ CDI = {
 
 
 class Neighbour(dra_grpc.DRAPluginServicer, registration_grpc.RegistrationServicer):
+    def __init__(self) -> None:
+        self.registered = asyncio.Event()
+
     async def GetInfo(self, request: Any, context: Any) -> registration.PluginInfo:
         endpoint = str(ROOT / "plugins" / DRIVER / "dra.sock")
         return registration.PluginInfo(
@@ -41,6 +44,7 @@ class Neighbour(dra_grpc.DRAPluginServicer, registration_grpc.RegistrationServic
         )
 
     async def NotifyRegistrationStatus(self, request: Any, context: Any) -> registration.RegistrationStatusResponse:
+        self.registered.set()
         return registration.RegistrationStatusResponse()
 
     async def NodePrepareResources(self, request: Any, context: Any) -> dra.NodePrepareResourcesResponse:
@@ -88,6 +92,8 @@ async def _run_dra(kubeconfig: str, node: str) -> list[grpc.aio.Server]:
             (registration_grpc.add_RegistrationServicer_to_server, neighbour),
         ),
     ]
+    # One that came before backs off, and a pod that is scheduled by the slice meanwhile waits for a minute.
+    await neighbour.registered.wait()
     piece = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",

@@ -10,7 +10,7 @@ import pytest
 from kubeletplugin.app import main as agent
 from tests.unit.cli.conftest import Command
 
-COMMANDS = ["kubeletplugin", "inventory", "slices", "status", "apply-classes", "demo"]
+COMMANDS = ["kubeletplugin", "inventory", "slices", "status", "release", "apply-classes", "demo"]
 
 
 def process(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
