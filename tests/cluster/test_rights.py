@@ -132,7 +132,16 @@ def test_a_foreign_device_may_not_be_shown_in_a_claim(as_agent: Kubectl, world: 
 
 @pytest.mark.parametrize(
     "words",
-    ["get secrets -A", "delete pods -A", "delete node node-1", "create deviceclass", "patch resourceclaims -A"],
+    [
+        "get secrets -A",
+        "delete pods -A",
+        "create pods -A",
+        "update pods -A",
+        "patch pods/status -A",
+        "delete node node-1",
+        "create deviceclass",
+        "patch resourceclaims -A",
+    ],
 )
 def test_it_may_do_nothing_else(as_agent: Kubectl, words: str) -> None:
     verb, resource, *rest = words.split()

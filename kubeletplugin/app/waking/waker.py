@@ -218,7 +218,10 @@ class Waker:
 
     async def _wake(self, pod: PodRecord, waiting: _Waiting, why: Verdict) -> None:
         """Raises ApiError when the API server doesn't answer."""
-        await self._take_token()
+        if not self._take_token():
+            # By the time that there is one the pod may have passed.
+            waiting.look_at, waiting.pause = self._clock.monotonic() + PASS_SECONDS, LOOK_SECONDS
+            return
         count = max(waiting.wakes, pod.wakes) + 1
         # The UID keeps an apply from making a new pod, and from another pod of the name.
         metadata = {"uid": pod.uid, "annotations": {WAKES_ANNOTATION: str(count)}}
@@ -239,12 +242,14 @@ class Waker:
         waiting.wakes = count
         waiting.not_before = waiting.look_at = self._clock.monotonic() + FIRST_PAUSE_SECONDS * 2 ** (count - 1)
 
-    async def _take_token(self) -> None:
+    def _take_token(self) -> bool:
         now = self._clock.monotonic()
-        self._tokens = min(float(BURST), self._tokens + (now - self._tokens_at) / REFILL_SECONDS) - 1.0
+        self._tokens = min(float(BURST), self._tokens + (now - self._tokens_at) / REFILL_SECONDS)
         self._tokens_at = now
-        if self._tokens < 0.0:
-            await self._clock.sleep(-self._tokens * REFILL_SECONDS)
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
 
 
 def _may_wait(pod: PodRecord) -> bool:

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
-from kubeapi.client import DEVICE_CLASSES, EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES, WatchEvent
+from kubeapi.client import DEVICE_CLASSES, EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, WatchEvent
 from kubeapi.credentials import Connection, FixedConnection, tls_context
 from kubeapi.errors import ApiError
 from kubeapi.rest import RestKubeApi
@@ -227,8 +227,60 @@ async def finalizers(flow: Flow) -> None:
     await flow.ask("gone", api.get(DEVICE_CLASSES, "c9"))
 
 
+def _pod(name: str, node: str) -> Json:
+    container = {"name": "c", "image": "localhost/c"}
+    at_once = {"automountServiceAccountToken": False, "terminationGracePeriodSeconds": 0}
+    return {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [container], **at_once}}
+
+
+async def pods(flow: Flow) -> None:
+    """Of one node, and one annotation on them. A server without controllers needs a service account ``default``."""
+    api = flow.api
+    here: dict[str, Any] = {"namespace": "default"}
+    start = (await api.list(PODS, field_selector="spec.nodeName=n1")).resource_version
+    for name, node in (("p1", "n1"), ("p2", "n2"), ("p3", "n1")):
+        await api.create(PODS, _pod(name, node), **here)
+    chosen = await api.list(PODS, field_selector="spec.nodeName=n1", limit=1)
+    flow.note("first page of the node's", [item["metadata"]["name"] for item in chosen.items])
+    rest = await api.list(PODS, field_selector="spec.nodeName=n1", limit=1, continue_token=chosen.continue_token)
+    flow.note("second page", [[item["metadata"]["name"] for item in rest.items], rest.continue_token])
+    uid = chosen.items[0]["metadata"]["uid"]
+
+    async def annotate(step: str, pod: str, value: str, uid: str, manager: str = "us") -> Json:
+        body = {"metadata": {"uid": uid, "annotations": {"gpu.nvidia.com/wakes": value}}}
+        try:
+            answer = await api.apply(PODS, pod, body, field_manager=manager, **here)
+        except ApiError as e:
+            flow.note(step, f"{e.status} {e.reason}: {e.message.replace(uid, '<uid>')}")
+            return {}
+        flow.note(step, answer["metadata"]["annotations"])
+        return answer
+
+    first = await annotate("annotate", "p1", "1", uid)
+    same = await annotate("annotate with the same", "p1", "1", uid)
+    flow.note("same version", _version(same) == _version(first))
+    second = await annotate("annotate anew", "p1", "2", uid)
+    flow.note("newer version", int(_version(second)) > int(_version(first)))
+    await annotate("others' stay", "p1", "3", uid, manager="them")
+    await annotate("another uid", "p1", "4", _OTHER_UID)
+    await annotate("none of the name", "p9", "1", _OTHER_UID)
+    stream = api.watch(PODS, resource_version=start, field_selector="spec.nodeName=n1", timeout_seconds=5)
+    events: list[list[str]] = []
+    async with aclosing(cast("AsyncGenerator[WatchEvent, None]", stream)):
+        async for event in stream:
+            if event.type != "BOOKMARK":
+                metadata = event.object["metadata"]
+                wakes = metadata.get("annotations", {}).get("gpu.nvidia.com/wakes", "")
+                events.append([event.type, metadata["name"], wakes])
+            if events and events[-1][2] == "3":
+                break
+    flow.note("events", events)
+    for name in ("p1", "p2", "p3"):
+        await api.delete(PODS, name, **here)
+
+
 FLOWS: dict[str, Callable[[Flow], Awaitable[None]]] = {
-    flow.__name__: flow for flow in (slices, lists, watches, classes, claims, events, finalizers)
+    flow.__name__: flow for flow in (slices, lists, watches, classes, claims, events, finalizers, pods)
 }
 
 

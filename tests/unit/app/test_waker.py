@@ -243,6 +243,20 @@ async def test_many_pods_are_touched_a_few_a_second() -> None:
     assert max(sum(begin <= when < begin + 1 for when in times) for begin in times) <= 16
 
 
+async def test_a_pod_that_had_to_wait_for_its_touch_is_judged_anew() -> None:
+    cluster = Cluster()
+    async with cluster.running():
+        for number in range(30):
+            cluster.bind(f"p{number:02}")
+        await cluster.clock.advance(3.5)
+        touched = {name for _, name, _ in cluster.applied}
+        assert 10 <= len(touched) < 30
+        for number in range(30):
+            cluster.bind(f"p{number:02}", conditions=[{"type": "PodReadyToStartContainers", "status": "True"}])
+        await cluster.clock.advance(60)
+    assert {name for _, name, _ in cluster.applied} == touched
+
+
 @pytest.mark.parametrize("call", ["get", "apply"])
 async def test_while_the_api_server_is_away_nothing_is_hammered(call: str, caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
