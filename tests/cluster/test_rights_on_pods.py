@@ -1,4 +1,4 @@
-"""The admission policy bites: an agent writes one annotation on pods of its own node, nothing else, whatever its rights."""
+"""The admission policy bites: an agent writes one annotation on pods of its own node, and nothing else."""
 
 from collections.abc import Iterator
 from typing import Any
