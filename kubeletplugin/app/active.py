@@ -154,7 +154,7 @@ class ActiveNode:
         if parts.settings.wake_pods:
             self._waker = waker = self._new_waker(manager)
             self._start("wake pods", waker.run)
-        self._start("publish the inventory", lambda: self._publish(manager, bound))
+        self._start("publish the inventory", lambda: self._publish(ledger, manager, bound))
         self._start("keep the driver's CDI file", lambda: self._refresh_specs(specs))
         self._start("watch the kubelet's state", watch.run)
         self._start("read the kubelet's state", lambda: _observe_kubelet(manager, watch))
@@ -254,17 +254,22 @@ class ActiveNode:
             self._waker.way_may_be_clear()
 
     # --- standing work ---
-    async def _publish(self, manager: ClaimManager, bound: asyncio.Task[None]) -> None:
+    async def _publish(self, ledger: Ledger, manager: ClaimManager, bound: asyncio.Task[None]) -> None:
         """A device with a problem is kept for who has it, and offered to nobody."""
         parts = self._parts
         await asyncio.wait([bound])
+        parts.notices.take_up(await ledger.told())
         async for inventory in parts.inventory.changes():
-            parts.notices.inventory_changed(inventory)
+            told = parts.notices.inventory_changed(inventory)
             offered = tuple(device for device in inventory.devices if not device.problem)
             parts.slices.set_devices(replace(inventory, devices=offered))
             manager.inventory_changed()
             if self._waker is not None:
                 self._waker.way_may_be_clear()
+            try:
+                await ledger.set_told(told)
+            except RecoverableError as error:
+                log.warning("note what was told of the hardware: %s", error)
 
     async def _refresh_specs(self, specs: HostSpecs) -> None:
         async for inventory in self._parts.inventory.looks():

@@ -93,7 +93,7 @@ class Agent:
         self._parts = parts
         self._plugin = self._make_plugin(parts)
         path = control.socket_path(self._settings.plugin_dir, DRIVER_NAME, self._uid)
-        scraper = Scraper(self._metrics, self._view, self._active.view, self._clock)
+        scraper = Scraper(self._metrics, self._view, self._active.view, parts.pods.get, self._clock)
         more = release.routes(self._active, self._settings.host_root / "proc")
         server = control.ControlServer(path, self._status, self._unready, scraper.scrape, more)
         if self._settings.http_endpoint:

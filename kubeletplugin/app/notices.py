@@ -9,6 +9,7 @@ from kubeapi.errors import ApiError
 from kubeapi.events import EventRecorder, ObjectReference
 from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.pods import PodRecord
+from kubeletplugin.app.standing import news, standing
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.prepare.model import ClaimRef
@@ -35,8 +36,7 @@ class NodeNotices:
         self._metrics = metrics
         # The kubelet's own events give a node's name for its UID; `kubectl describe node` looks for that.
         self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
-        self._withheld: dict[str, str] = {}
-        self._noticed: frozenset[str] = frozenset()
+        self._told: Mapping[str, str] = {}
         self.accepted = False
 
     def _warn(self, reason: str, action: str, note: str, key: str | None = None) -> None:
@@ -49,20 +49,18 @@ class NodeNotices:
         self._recorder.emit(self._node, reason=reason, action=action, note=note)
 
     # --- hardware ---
-    def inventory_changed(self, inventory: Inventory) -> None:
-        """Says what is withheld anew and what is back."""
-        current = {gpu.uuid or gpu.pci_bus_id or str(gpu.index): gpu for gpu in inventory.withheld}
-        for name, gpu in current.items():
-            if self._withheld.get(name) != gpu.reason:
-                say = self._say if gpu.excluded else self._warn
-                say("GPUWithheld", "Withhold", f"GPU {name} isn't offered: {gpu.reason}")
-        for name in sorted(self._withheld.keys() - current.keys()):
-            self._say("GPUReturned", "Offer", f"GPU {name} isn't withheld any more")
-        self._withheld = {name: gpu.reason for name, gpu in current.items()}
-        notices = frozenset(notice.text for notice in inventory.notices)
-        for text in sorted(notices - self._noticed):
-            self._warn("GPUNotice", "Inventory", text)
-        self._noticed = notices
+    def take_up(self, told: Mapping[str, str]) -> None:
+        """Goes on from what an earlier instance has told of the hardware."""
+        self._told = dict(told)
+
+    def inventory_changed(self, inventory: Inventory) -> Mapping[str, str]:
+        """Says what is withheld anew and what is back. Returns what has been told and stands, for ``take_up``."""
+        now = standing(inventory)
+        for sentence in news(self._told, now, inventory):
+            say = self._warn if sentence.warning else self._say
+            say(sentence.reason, sentence.action, sentence.note)
+        self._told = {subject: sentence.note for subject, sentence in now.items()}
+        return self._told
 
     # --- slices ---
     def slice_written(self, verb: WriteVerb) -> None:
@@ -79,7 +77,7 @@ class NodeNotices:
 
     def sync_failed(self, pool: str, error: Exception, retry_in: float) -> None:
         """The controller has logged it; an Event couldn't be written while the API server is away."""
-        self._metrics.slice_failures.labels(str(error.status) if isinstance(error, ApiError) else "none").inc()
+        self._metrics.slice_failures.labels(str(error.status) if isinstance(error, ApiError) else "internal").inc()
 
     def accepted_changed(self, accepted: bool) -> None:
         self.accepted = accepted
@@ -95,7 +93,16 @@ class NodeNotices:
         self._warn("DeviceDraining", "Drain", note + _seen(pids), key=note)
 
     def drain_over(self, device: HeldDevice) -> None:
-        log.info("device is free again", extra={"device": device.name})
+        self._say("DeviceFree", "Drain", f"device {device.name} doesn't drain any more: it is free again")
+
+    def swept(self) -> None:
+        self._metrics.sweeps.inc()
+
+    def hold_ended(self, ref: ClaimRef) -> None:
+        self._metrics.holds_ended.inc()
+
+    def claim_healed(self, ref: ClaimRef) -> None:
+        self._metrics.claims_healed.inc()
 
     def drain_released(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], who: str) -> None:
         note = (

@@ -321,3 +321,13 @@ def set_verdict(connection: sqlite3.Connection, device_uuid: str, verdict: Mappi
         "INSERT OR REPLACE INTO verdicts (device_uuid, verdict) VALUES (?, ?)",
         (device_uuid, json.dumps(verdict, sort_keys=True)),
     )
+
+
+# --- what people have been told ---
+def told(connection: sqlite3.Connection) -> dict[str, str]:
+    return dict(connection.execute("SELECT subject, note FROM told ORDER BY subject").fetchall())
+
+
+def set_told(connection: sqlite3.Connection, told: Mapping[str, str]) -> None:
+    connection.execute("DELETE FROM told")
+    connection.executemany("INSERT INTO told (subject, note) VALUES (?, ?)", sorted(told.items()))

@@ -90,6 +90,12 @@ CREATE TABLE IF NOT EXISTS verdicts (
   device_uuid TEXT PRIMARY KEY,
   verdict TEXT NOT NULL
 ) WITHOUT ROWID;
+
+-- What people have been told and what stands, so that a restart doesn't tell it again.
+CREATE TABLE IF NOT EXISTS told (
+  subject TEXT PRIMARY KEY,
+  note TEXT NOT NULL
+) WITHOUT ROWID;
 """
 
 

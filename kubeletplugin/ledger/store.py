@@ -158,6 +158,16 @@ class Ledger:
         """None takes it away."""
         await self._write(queries.set_verdict, device_uuid, verdict)
 
+    # --- what people have been told ---
+    async def told(self) -> Mapping[str, str]:
+        """Notes by subject."""
+        return await self._read(queries.told)
+
+    async def set_told(self, told: Mapping[str, str]) -> None:
+        """Replaces all; writes nothing when nothing changed."""
+        if told != await self.told():
+            await self._write(queries.set_told, told)
+
     async def size(self) -> int:
         """Bytes of the file and its log."""
         files_of_it = (self.path, self.path.with_name(self.path.name + "-wal"))

@@ -76,6 +76,7 @@ class Checks:
                     await self._tell_of_move(record)
             except (ClaimError, RecoverableError, api_errors.ApiError) as error:
                 log.warning("check claim %s/%s: %s", record.namespace, record.name, error, extra={"claim": record.uid})
+        node.notices.swept()
 
     async def remove_stray_files(self, kubelet: KubeletClaims) -> None:
         """At take-over: no file without a row, unless the kubelet may still need it."""
@@ -117,6 +118,7 @@ class Checks:
             await to_the_end(
                 self._releaser.end(record, "claim is gone or allocated differently, unknown to the kubelet")
             )
+            self._node.notices.hold_ended(ref)
             return Standing.ENDED
 
     async def _get(self, ref: ClaimRef) -> Json | None:

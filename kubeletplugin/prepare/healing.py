@@ -78,8 +78,10 @@ class Healer:
                 extra={"claim": claim.uid},
             )
             crashpoints.reached("heal.begun")
+            ref = ClaimRef(claim.uid, claim.namespace, claim.name)
+            self._node.notices.claim_healed(ref)
             give_up_at = self._node.clock.monotonic() + PATIENCE_SECONDS
-            self._runs.start(ClaimRef(claim.uid, claim.namespace, claim.name), give_up_at)
+            self._runs.start(ref, give_up_at)
 
     async def _is_missing(self, claim: KubeletClaim) -> bool:
         node = self._node

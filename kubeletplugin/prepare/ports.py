@@ -60,11 +60,20 @@ class Notices(Protocol):
         """A device has been draining for long: ``pids`` by pod UID, as last seen. Said once per drain."""
 
     def drain_over(self, device: HeldDevice) -> None:
-        """A drain has ended."""
+        """A drain that was overdue has ended."""
 
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
         """The claim was allocated to other devices while the kubelet believes it prepared: these pods (UIDs) start
         without them until they are deleted. Said once per allocation."""
+
+    def swept(self) -> None:
+        """All holds have been checked."""
+
+    def hold_ended(self, ref: ClaimRef) -> None:
+        """A check ended the claim's hold."""
+
+    def claim_healed(self, ref: ClaimRef) -> None:
+        """The claim, which the kubelet believes prepared, is being prepared again unasked."""
 
 
 class SilentNotices:
@@ -75,6 +84,12 @@ class SilentNotices:
     def drain_over(self, device: HeldDevice) -> None: ...
 
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None: ...
+
+    def swept(self) -> None: ...
+
+    def hold_ended(self, ref: ClaimRef) -> None: ...
+
+    def claim_healed(self, ref: ClaimRef) -> None: ...
 
 
 class Offload(Protocol):

@@ -124,6 +124,12 @@ def recorded_devices(record: ClaimRecord) -> tuple[RecordedDevice, ...]:
     )
 
 
+def requests_of(record: ClaimRecord, uuid: str) -> tuple[str, ...]:
+    """The requests that the device was allocated for: several where the claim has shares of it. One without a name for
+    a claim that was adopted."""
+    return tuple(dict.fromkeys(entry["request"] for entry in _entries(record) if entry["uuid"] == uuid))
+
+
 def planned_spec(plan: Plan) -> tuple[ClaimDevice, ...]:
     """What the claim's file defines, each device once."""
     devices = {planned.cdi_name: ClaimDevice(planned.cdi_name, planned.device) for planned in plan.devices}

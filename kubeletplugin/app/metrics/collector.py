@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from deviceclasses.names import DRIVER_NAME
 from kubeletplugin.app.metrics import families
-from kubeletplugin.app.metrics.claim_info import claim_devices
+from kubeletplugin.app.metrics.claim_info import FindPod, claim_devices
 from kubeletplugin.app.metrics.families import Family
 from kubeletplugin.app.metrics.view import AgentView, LedgerView, LedgerViews
 from kubeletplugin.clock import Clock
@@ -33,8 +33,10 @@ Samples = Mapping[tuple[str, ...], float]
 class NodeCollector(Collector):
     """Call ``ledger.refresh`` before a scrape."""
 
-    def __init__(self, agent: Callable[[], AgentView], ledger: LedgerViews, clock: Clock) -> None:
+    def __init__(self, agent: Callable[[], AgentView], ledger: LedgerViews, find_pod: FindPod, clock: Clock) -> None:
+        """``find_pod`` gives this node's pod of a UID, as far as it is known."""
         self._agent = agent
+        self._find_pod = find_pod
         self._ledger = ledger
         self._clock = clock
         self._version = importlib.metadata.version("gpuclaim")
@@ -72,7 +74,7 @@ class NodeCollector(Collector):
         yield _gauge(families.CLAIMS_WAITING, {(): ledger.waiting})
         yield _gauge(families.LEDGER_SIZE, {(): ledger.size_bytes})
         yield _gauge(families.VIEW_AGE, {(): self._ledger.age})
-        yield _gauge(families.CLAIM_DEVICE_INFO, dict.fromkeys(claim_devices(snapshot, inventory), 1.0))
+        yield _gauge(families.CLAIM_DEVICE_INFO, dict.fromkeys(claim_devices(snapshot, inventory, self._find_pod), 1.0))
 
     def _oldest_drain(self, holds: Iterable[Hold]) -> float:
         now = self._clock.now()

@@ -137,9 +137,8 @@ CLAIMS_HEALED = Family(
     "gpuclaim_claims_healed_total",
     "counter",
     (),
-    "Claims prepared again unasked because the kubelet believed them prepared",
+    "Claims that were prepared again unasked, because the kubelet believed them prepared; each try counts",
 )
-DRAINS_ENDED = Family("gpuclaim_drains_ended_total", "counter", (), "Draining devices that became free")
 DRAINS_OVERDUE = Family(
     "gpuclaim_drains_overdue_total", "counter", (), "Devices that drained for so long that an event was written"
 )
@@ -150,7 +149,7 @@ SLICE_FAILURES = Family(
     "gpuclaim_slice_sync_failures_total",
     "counter",
     ("code",),
-    "Tries to bring the node's slices up to date that failed, by HTTP status (422: refused as invalid, 0: no answer)",
+    "Failed tries to bring the node's slices up to date, by HTTP status (422: refused as invalid, 0: no answer)",
 )
 DROPPED_FIELDS = Family(
     "gpuclaim_slice_dropped_fields_total",

@@ -7,6 +7,7 @@ at one (``agent.die_at``): from then on nothing that it tries has an effect.
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,6 +86,7 @@ class World:
     blind_devices: dict[str, str] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
     notices: list[tuple[str, ...]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
     lease_lost: bool = False
     changes: int = 0
     _actions: list[tuple[str, Callable[[], object]]] = field(default_factory=list)
@@ -332,6 +334,7 @@ class _KubeletState:
 class _Notices:
     def __init__(self, world: World) -> None:
         self._heard = world.notices
+        self._counts = world.counts
 
     def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
         self._heard.append(("drain overdue", device.name, *sorted(pids), reason))
@@ -341,3 +344,12 @@ class _Notices:
 
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
         self._heard.append(("claim moved", ref.name, *sorted(pods)))
+
+    def swept(self) -> None:
+        self._counts["sweeps"] += 1
+
+    def hold_ended(self, ref: ClaimRef) -> None:
+        self._counts["holds ended"] += 1
+
+    def claim_healed(self, ref: ClaimRef) -> None:
+        self._counts["healed"] += 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kubeapi.client import Json, Resource
+from kubeapi.errors import Unreachable
 from kubeapi.events import EventRecorder
 from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.notices import NodeNotices
@@ -12,14 +13,14 @@ from kubeletplugin.app.pods import PodRecord, read_pod
 from kubeletplugin.inventory.model import Inventory, Notice, WithheldGpu
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.prepare.model import ClaimRef
-from kubeletplugin.slices.compare import DroppedFieldsError
+from kubeletplugin.slices.compare import DroppedField, DroppedFieldsError
 from kubeletplugin.slices.validate import Problem
 from tests.fakes.clock import VirtualClock
+from tests.unit.app.metrics.exposition import scraped
 
 pytestmark = pytest.mark.anyio
 
 BAD = WithheldGpu(3, "GPU-3", "0000:61:00.0", "NVML doesn't say its memory")
-NAMELESS = WithheldGpu(5, "", "", "NVML doesn't answer for it")
 OUT = WithheldGpu(4, "GPU-4", "0000:9d:00.0", "excluded: bad fan", excluded=True)
 
 
@@ -42,7 +43,8 @@ class Node:
         self._api = Written()
         self._recorder = EventRecorder(self._api, controller="gpu.nvidia.com", instance="node-a", clock=VirtualClock())
         self.pods: dict[str, PodRecord] = {}
-        self.notices = NodeNotices(self._recorder, "node-a", self.pods.get, Metrics())
+        self.metrics = Metrics()
+        self.notices = NodeNotices(self._recorder, "node-a", self.pods.get, self.metrics)
 
     async def events(self) -> list[Json]:
         """Since the last call."""
@@ -63,35 +65,18 @@ def seen(*withheld: WithheldGpu, notices: tuple[str, ...] = ()) -> Inventory:
     return Inventory("580.1", withheld=withheld, notices=tuple(Notice("", text) for text in notices))
 
 
-async def test_a_withheld_gpu_is_told_once_and_again_when_the_reason_changes(node: Node) -> None:
-    node.notices.inventory_changed(seen(BAD, NAMELESS))
+async def test_trouble_with_the_hardware_is_told_once(node: Node) -> None:
+    node.notices.inventory_changed(seen(BAD, OUT, notices=("one",)))
+    told = node.notices.inventory_changed(seen(BAD, OUT, notices=("one",)))
     assert await node.said() == [
         ("Warning", "GPUWithheld", "GPU GPU-3 isn't offered: NVML doesn't say its memory"),
-        ("Warning", "GPUWithheld", "GPU 5 isn't offered: NVML doesn't answer for it"),
+        ("Normal", "GPUWithheld", "GPU GPU-4 isn't offered: excluded: bad fan"),
+        ("Warning", "GPUNotice", "one"),
     ]
-    node.notices.inventory_changed(seen(BAD, NAMELESS))
-    assert await node.said() == []
-    node.notices.inventory_changed(seen(WithheldGpu(3, "GPU-3", "", "it is lost")))
-    assert await node.said() == [
-        ("Warning", "GPUWithheld", "GPU GPU-3 isn't offered: it is lost"),
-        ("Normal", "GPUReturned", "GPU 5 isn't withheld any more"),
-    ]
-    node.notices.inventory_changed(seen())
-    assert await node.said() == [("Normal", "GPUReturned", "GPU GPU-3 isn't withheld any more")]
-
-
-async def test_what_the_operator_wanted_is_no_warning(node: Node) -> None:
-    node.notices.inventory_changed(seen(OUT))
-    assert await node.said() == [("Normal", "GPUWithheld", "GPU GPU-4 isn't offered: excluded: bad fan")]
-
-
-async def test_a_notice_is_told_once_while_it_holds(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    for notices in (("one", "two"), ("two",), ("one", "two")):
-        node.notices.inventory_changed(seen(notices=notices))
-        node.notices.inventory_changed(seen(notices=notices))
-    said = await node.said()
-    assert said == [("Warning", "GPUNotice", "one"), ("Warning", "GPUNotice", "two")]
-    assert [record.getMessage() for record in caplog.records] == ["one", "two", "one"]
+    following = Node()
+    following.notices.take_up(told)
+    following.notices.inventory_changed(seen(BAD, notices=("one", "two")))
+    assert await following.said() == [("Warning", "GPUNotice", "two")]
 
 
 async def test_events_of_the_node_are_found_by_kubectl_describe_node(node: Node) -> None:
@@ -103,17 +88,39 @@ async def test_events_of_the_node_are_found_by_kubectl_describe_node(node: Node)
 
 async def test_slices(node: Node) -> None:
     node.notices.not_published("node-a", Problem("gpu-0", "memory", "a quantity is wanted"))
-    node.notices.fields_dropped(DroppedFieldsError("node-a", ()))
+    node.notices.fields_dropped(
+        DroppedFieldsError("node-a", (DroppedField("devices.taints", "gpu-0"), DroppedField("devices.taints", "gpu-1")))
+    )
     assert [(kind, reason) for kind, reason, _ in await node.said()] == [
         ("Warning", "DeviceNotPublished"),
         ("Warning", "SliceFieldsDropped"),
     ]
     node.notices.slice_written("create")
-    node.notices.sync_failed("node-a", RuntimeError("away"), 1.0)
+    for error in (RuntimeError("odd"), Unreachable("away"), Unreachable("away")):
+        node.notices.sync_failed("node-a", error, 1.0)
     assert await node.said() == []
+    counted = scraped(node.metrics.registry)
+    assert counted.series("gpuclaim_slice_writes_total", "verb") == {("create",): 1}
+    assert counted.series("gpuclaim_slice_sync_failures_total", "code") == {("internal",): 1, ("0",): 2}
+    assert counted.value("gpuclaim_slice_left_out_total") == 1
+    assert counted.value("gpuclaim_slice_dropped_fields_total") == 2
     assert not node.notices.accepted
     node.notices.accepted_changed(True)
     assert node.notices.accepted
+
+
+async def test_what_the_checks_do_is_counted(node: Node) -> None:
+    ref, device = ClaimRef("uid-1", "team", "train"), HeldDevice("gpu-0", "GPU-0", "GPU-0", True)
+    node.notices.swept()
+    node.notices.swept()
+    node.notices.hold_ended(ref)
+    node.notices.claim_healed(ref)
+    node.notices.drain_overdue(device, {}, "can't look")
+    counted = scraped(node.metrics.registry)
+    assert counted.value("gpuclaim_sweeps_total") == 2
+    assert counted.value("gpuclaim_holds_ended_by_check_total") == 1
+    assert counted.value("gpuclaim_claims_healed_total") == 1
+    assert counted.value("gpuclaim_drains_overdue_total") == 1
 
 
 async def test_a_damaged_ledger_says_where_the_old_one_is(node: Node) -> None:
@@ -123,7 +130,7 @@ async def test_a_damaged_ledger_says_where_the_old_one_is(node: Node) -> None:
     assert note == "open the ledger /l.db: malformed; it was set aside as /l.db.damaged-1 and begun anew"
 
 
-async def test_a_long_drain_names_pods_and_processes(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_long_drain_names_pods_and_processes(node: Node) -> None:
     device = HeldDevice("gpu-0", "GPU-0", "GPU-0", True)
     node.notices.drain_overdue(device, {"pod-1": frozenset({9, 7}), "pod-2": frozenset({8})}, "processes are left")
     node.notices.drain_overdue(device, {}, "can't look")
@@ -133,10 +140,8 @@ async def test_a_long_drain_names_pods_and_processes(node: Node, caplog: pytest.
     ]
     node.notices.drain_overdue(device, {"pod-1": frozenset({9})}, "processes are left")
     assert await node.said() == [], "other processes of the same drain are the same series"
-    with caplog.at_level("INFO"):
-        node.notices.drain_over(device)
-    assert "free again" in caplog.text
-    assert await node.said() == []
+    node.notices.drain_over(device)
+    assert await node.said() == [("Normal", "DeviceFree", "device gpu-0 doesn't drain any more: it is free again")]
 
 
 @pytest.mark.parametrize(("pods", "named"), [(["pod-b", "pod-a"], "pod-a, pod-b"), ([], "none known")])

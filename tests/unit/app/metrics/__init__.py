@@ -1,0 +1,1 @@
+"""What the agent counts, and what a scrape shows of it."""
