@@ -9,7 +9,7 @@ import pytest
 from kubeletplugin.app.metrics.collector import NodeCollector
 from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.metrics.view import AgentView, LedgerView, LedgerViews
-from kubeletplugin.app.pods import PodContainer, PodRecord
+from kubeletplugin.app.pods import PodContainer, PodRecord, read_pod
 from kubeletplugin.inventory.model import Device, DeviceKind, Inventory, MigIdentity, WithheldGpu
 from kubeletplugin.ledger.model import ClaimRecord, HeldDevice, Hold, Holder, HoldState, Route, Snapshot
 from tests.fakes.clock import VirtualClock
@@ -41,7 +41,8 @@ def held(device: Device, *, admin: bool = False) -> HeldDevice:
 
 
 def pod(uid: str, *containers: PodContainer, phase: str = "Running") -> PodRecord:
-    return PodRecord(uid, "ns", f"pod-{uid}", phase, False, True, "", {}, "", containers, 0)
+    known = read_pod({"metadata": {"uid": uid, "name": f"pod-{uid}", "namespace": "ns"}, "status": {"phase": phase}})
+    return replace(known, containers=containers)
 
 
 @dataclass
