@@ -1,6 +1,9 @@
-"""The machine under the agent: the real one through NVML and the host's file trees, or a simulated one."""
+"""The machine under the agent: the real one through NVML and the host's file trees, or a simulated one.
 
-import os
+Each is imported when it is chosen: an agent on real GPUs has no use for the simulator's models (2 MB), nor a simulated
+one for NVML's bindings.
+"""
+
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,24 +12,11 @@ from kubeletplugin.app.settings import Settings
 from kubeletplugin.cdi.roots import DriverRoot
 from kubeletplugin.errors import FatalError
 from kubeletplugin.inventory.reading import Surroundings
-from kubeletplugin.inventory.simulated import simulated_surroundings
 from kubeletplugin.inventory.sysfs import Sysfs, system_memory_bytes
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.nvml.api import Nvml
 from kubeletplugin.nvml.errors import NvmlCode, NvmlError
 from kubeletplugin.nvml.library import find_library
-from kubeletplugin.nvml.real import open_real
-from kubeletplugin.nvml.simulated import (
-    STATE_FILE,
-    LayoutError,
-    MachineError,
-    MigLayout,
-    StateFileError,
-    load_layout,
-    load_profile,
-    open_node,
-    parse_mig_flag,
-)
 from kubeletplugin.nvml.worker import NvmlWorkers
 
 PROC = Path("/proc")
@@ -57,20 +47,25 @@ class Hardware:
 def check_machine(settings: Settings) -> None:
     """Bad words for a simulated machine are told before anything is waited for. FatalError."""
     if settings.machine:
-        load_profile(settings.machine)
-        mig_layout(settings.mig)
+        from kubeletplugin.app import simulation
+
+        simulation.check(settings)
 
 
 def open_hardware(settings: Settings, state: Path | None = None) -> Hardware:
     """``state`` is where a simulated machine is kept unless the settings say. FatalError on bad input."""
     if settings.machine:
-        return _simulated(settings, Path(settings.machine_state) if settings.machine_state else state)
+        from kubeletplugin.app import simulation
+
+        return simulation.open_simulated(settings, Path(settings.machine_state) if settings.machine_state else state)
     if settings.mig:
         raise FatalError("--mig lays out a simulated machine's GPUs: it needs --machine")
     return _real(settings)
 
 
 def _real(settings: Settings) -> Hardware:
+    from kubeletplugin.nvml.real import open_real
+
     roots = {settings.host_root / root.lstrip("/"): root for root in settings.driver_roots}
 
     def locate() -> DriverRoot | None:
@@ -79,39 +74,6 @@ def _real(settings: Settings) -> Hardware:
 
     around = Surroundings(Sysfs(SYS), lambda: system_memory_bytes(PROC))
     return Hardware(open_real(list(roots)), around, PROC, SYS, DriverRoot(settings.host_root), locate)
-
-
-def _simulated(settings: Settings, state: Path | None) -> Hardware:
-    path = state or settings.plugin_dir / STATE_FILE
-    if path.suffix != ".json":
-        raise FatalError(f"keep the simulated machine in {path}: --machine-state is a file whose name ends in .json")
-    try:
-        profile = load_profile(settings.machine)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        node = open_node(settings.machine, path, mig_layout(settings.mig))
-        if node.state().tree is None:
-            node.materialise(path.with_suffix(".tree"), "real" if os.geteuid() == 0 else "placeholder")
-    except (MachineError, LayoutError, StateFileError) as error:
-        raise FatalError(str(error)) from error
-    except OSError as error:
-        raise FatalError(f"make the simulated machine {path}: {error.strerror}") from error
-    kept = node.state().tree
-    tree = Path(kept.root) if kept else path.with_suffix(".tree")
-    root = DriverRoot(tree, str(tree))
-    around = simulated_surroundings(profile, tree)
-    return Hardware(node.nvml(), around, tree / "proc", tree / "sys", root, lambda: root)
-
-
-def mig_layout(flags: Collection[str]) -> MigLayout:
-    """Flags of the form 0=1g.10gb, or the path of one layout file. Raises LayoutError."""
-    files = [flag for flag in flags if "=" not in flag]
-    if not files:
-        return parse_mig_flag(list(flags))
-    if len(flags) > 1:
-        raise LayoutError(f"read MIG layout: give one file ({files[0]}) or GPU=PROFILE,... flags, not both")
-    if not Path(files[0]).is_file():
-        raise LayoutError(f"read MIG layout {files[0]!r}: neither a file nor GPU=PROFILE,... (0=1g.10gb,3g.40gb)")
-    return load_layout(Path(files[0]))
 
 
 class NvmlDevicePids:

@@ -9,8 +9,10 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
+
+from tests.bench.report import Figures, Row
 
 AGENT = "kubeletplugin.app.agent, kubeletplugin.app.main"
 NAMED_MB = 2.0
@@ -60,11 +62,20 @@ def _shown(module: str) -> str:
     return parts[0]
 
 
-def listed(costs: Mapping[str, float], least: float = NAMED_MB) -> str:
-    ordered = sorted(costs.items(), key=lambda item: -item[1])
-    named = [f"{name} {megabytes:.1f}" for name, megabytes in ordered if megabytes >= least]
-    rest = sum(megabytes for _, megabytes in ordered if megabytes < least)
-    return ", ".join([*named, f"others {rest:.1f}"])
+def section() -> tuple[str, Sequence[Row], Figures]:
+    """Names what costs more than NAMED_MB."""
+    begun, ended, costs = measure()
+    named = {name: cost for name, cost in sorted(costs.items(), key=lambda item: -item[1]) if cost >= NAMED_MB}
+    rows = [
+        Row("import", "resident after the agent's imports, MB", "", 71),
+        Row("import bare", "  the interpreter alone"),
+        *(Row(f"import {name}", f"  {name}") for name in named),
+        Row("import others", f"  others, each below {NAMED_MB:g}"),
+    ]
+    others = ended - begun - sum(named.values())
+    figures = {"import": ended, "import bare": begun, "import others": others}
+    figures |= {f"import {name}": cost for name, cost in named.items()}
+    return "imports", rows, {key: f"{cost:.1f}" for key, cost in figures.items()}
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ import os
 import signal
 import sys
 import time
-import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,40 +20,34 @@ from gpuclaim.demo.kubelet import FakeKubelet, call_prepare, call_unprepare
 from gpuclaim.demo.kubelet_plugins import KubeletTiming, Plugin
 from gpuclaim.demo.kubelet_state import ClaimInfo
 from gpuclaim.demo.stage import NODE_NAME, Pods, settings_for
-from kubeapi.client import NAMESPACES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Json
+from kubeapi.client import NAMESPACES, NODES, RESOURCE_SLICES
 from kubeapi.credentials import Connection, FixedConnection, tls_context
 from kubeapi.errors import AlreadyExists
 from kubeapi.rest import RestKubeApi
 from kubeletplugin.errors import FatalError
 from kubeletplugin.nvml.simulated import open_node
+from tests.bench.claims import NAMESPACE, Claim, Claims, Place
 from tests.bench.servers import TOKEN, Server
 
 GPUS = 8
 MACHINE = "dgx-h100"
-NAMESPACE = "bench"
 CALL_SECONDS = 45.0
 WAIT_SECONDS = 20.0
-CREATE_AT_ONCE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One pod's claim of one GPU, allocated."""
-
-    uid: str
-    name: str
-    pod: str
 
 
 class BenchNode:
+    """Implements measures.Subject for gpuclaim."""
+
     def __init__(self, folder: Path, server: Server) -> None:
         self.folder = folder
         self.server = server
         self.settings = settings_for(folder, MACHINE)
         self.api = RestKubeApi(FixedConnection(_connection(server)))
         self.kubelet = FakeKubelet(folder / "kubelet", timing=KubeletTiming(look=0.005))
+        devices = tuple(f"gpu-{index}" for index in range(GPUS))
+        self.label = server.label
+        self.claims = Claims(self.api, Place(DRIVER_NAME, NODE_NAME, NODE_NAME, devices))
         self._agent: asyncio.subprocess.Process | None = None
-        self._numbers = 0
 
     @property
     def pid(self) -> int:
@@ -165,41 +157,7 @@ class BenchNode:
         await asyncio.gather(next_event, return_exceptions=True)
         return seconds
 
-    # --- claims ---
-    async def make_claims(self, count: int, *, gpus: Sequence[int] = range(GPUS), admin: bool = False) -> list[Claim]:
-        """Of ``gpus`` in turn. ``admin`` ones are in nobody's way but prepared like any other: so that a node of
-        eight GPUs can have hundreds."""
-        turn = asyncio.Semaphore(CREATE_AT_ONCE)
-
-        async def make(number: int) -> Claim:
-            async with turn:
-                device = f"gpu-{gpus[number % len(gpus)]}"
-                return await self._make_claim(f"claim-{self._numbers + number}", device, admin)
-
-        made = await asyncio.gather(*(make(number) for number in range(count)))
-        self._numbers += count
-        return made
-
-    async def delete_claims(self, claims: Sequence[Claim]) -> None:
-        for claim in claims:
-            await self.api.delete(RESOURCE_CLAIMS, claim.name, namespace=NAMESPACE)
-
-    async def _make_claim(self, name: str, device: str, admin: bool) -> Claim:
-        exactly = {"deviceClassName": DRIVER_NAME, **({"adminAccess": True} if admin else {})}
-        spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-        body = await self.api.create(RESOURCE_CLAIMS, {"metadata": {"name": name}, "spec": spec}, namespace=NAMESPACE)
-        pod = str(uuid.uuid4())
-        await self.api.merge_patch(
-            RESOURCE_CLAIMS, name, {"status": _status(device, pod, admin)}, namespace=NAMESPACE, subresource="status"
-        )
-        return Claim(body["metadata"]["uid"], name, pod)
-
     # --- calls, timed in ms ---
-    async def get(self, claim: Claim) -> float:
-        begun = time.perf_counter()
-        await self.api.get(RESOURCE_CLAIMS, claim.name, namespace=NAMESPACE)
-        return (time.perf_counter() - begun) * 1000
-
     async def prepare(self, *claims: Claim) -> float:
         """One call for all of them."""
         cache = self.kubelet.claims
@@ -233,6 +191,11 @@ class BenchNode:
         cache.sync()
         return milliseconds
 
+    async def empty_call(self) -> float:
+        begun = time.perf_counter()
+        await call_prepare(self._plugin(), [], CALL_SECONDS)
+        return (time.perf_counter() - begun) * 1000
+
     def _plugin(self) -> Plugin:
         plugin = self.kubelet.plugins.choose(DRIVER_NAME)
         if plugin is None:
@@ -252,17 +215,3 @@ class BenchNode:
 
 def _connection(server: Server) -> Connection:
     return Connection(server.url, f"Bearer {TOKEN}", tls_context(cafile=str(server.authority)))
-
-
-def _status(device: str, pod: str, admin: bool) -> Json:
-    result: Json = {"request": "gpu", "driver": DRIVER_NAME, "pool": NODE_NAME, "device": device}
-    if admin:
-        result |= {"adminAccess": True}
-    field = {"key": "metadata.name", "operator": "In", "values": [NODE_NAME]}
-    return {
-        "allocation": {
-            "devices": {"results": [result]},
-            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
-        },
-        "reservedFor": [{"resource": "pods", "name": f"pod-{pod}", "uid": pod}],
-    }

@@ -84,11 +84,9 @@ def fake_server(folder: Path) -> Iterator[FakeServer]:
 
 
 def cached_binaries() -> Path | None:
-    """The newest folder with an etcd and a kube-apiserver; nothing is built for a benchmark."""
-    found = [
-        path.parent for path in binaries.cache_root().glob("bin/*/kube-apiserver") if (path.parent / "etcd").exists()
-    ]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    """Etcd and kube-apiserver of the selected release; nothing is built for a benchmark."""
+    folder = binaries.folder_of(binaries.selected_release())
+    return folder if folder.exists() else None
 
 
 @contextlib.contextmanager

@@ -24,6 +24,9 @@ SCALE = "GPUCLAIM_SOAK_SCALE"
 SHARE_OF_OTHERS = 0.25
 """Of the default release's scale: what differs between kubelets shows in a few repeats."""
 
+FINISHED = (0, 1)
+"""pytest's exit status when all passed, and when some failed."""
+
 SUITES = {"cluster": "300", "soak": "3600"}
 """And the seconds that one case may take."""
 
@@ -55,10 +58,11 @@ def runs(options: argparse.Namespace, more: Sequence[str], folder: Path) -> Iter
                     *(sys.executable, "-m", "pytest", "-q", "-m", suite, "--timeout", SUITES[suite]),
                     *(f"--junit-xml={output}", "-o", "junit_family=xunit1", *more, f"tests/{suite}"),
                 ]
-                subprocess.run(command, env=environment, check=False)
+                status = subprocess.run(command, env=environment, check=False).returncode
                 cases = list(report.read_cases(output)) if output.exists() else []
-                broken = [] if cases else [report.Case("pytest", 0, problem="it ended without a result, see above")]
-                yield report.Run(release, suite, [*cases, *broken], time.monotonic() - begun)
+                if status not in FINISHED or not cases:
+                    cases.append(report.Case("pytest", 0, problem=f"it ended early (status {status}), see above"))
+                yield report.Run(release, suite, cases, time.monotonic() - begun)
 
 
 def versions() -> Mapping[str, str]:

@@ -57,6 +57,11 @@ def missing_requirement() -> str | None:
     return None
 
 
+def folder_of(release: str) -> Path:
+    """Where its binaries are, once they are built."""
+    return cache_root() / "bin" / _key(release)
+
+
 def _key(release: str) -> str:
     digest = hashlib.sha256(PAUSE_C.encode())
     for folder in sorted(_module(tool, release) for tool in PACKAGES):
@@ -129,7 +134,7 @@ def ensure_binaries(release: str = "") -> Path:
     That takes minutes the first time. A release other than the default links to the default's containerd and etcd.
     """
     release = release or selected_release()
-    folder = cache_root() / "bin" / _key(release)
+    folder = folder_of(release)
     if folder.exists():
         return folder
     building = folder.with_name(f"{folder.name}.building-{os.getpid()}")

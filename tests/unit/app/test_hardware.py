@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from kubeletplugin.app.hardware import Hardware, NvmlDevicePids, mig_layout, open_hardware
+from kubeletplugin.app.hardware import Hardware, NvmlDevicePids, open_hardware
 from kubeletplugin.app.look import look
 from kubeletplugin.app.settings import ExcludedGpu, Settings
+from kubeletplugin.app.simulation import mig_layout
 from kubeletplugin.cdi.roots import DriverRoot
 from kubeletplugin.errors import FatalError, RecoverableError
 from kubeletplugin.ledger.model import HeldDevice
