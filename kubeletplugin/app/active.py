@@ -165,7 +165,9 @@ class ActiveNode:
         parts.slices.start()
 
     async def deactivate(self) -> None:
+        """Slices first: claims have a fence should this hang and another instance go on without waiting; they don't."""
         parts = self._parts
+        await parts.slices.stop()
         if self._manager is not None:
             await self._manager.yield_()
             crashpoints.reached("yield.quiet")
@@ -177,7 +179,6 @@ class ActiveNode:
         if self._watches is not None:
             await self._watches.stop()
         self._waker = None
-        await parts.slices.stop()
         parts.inventory.use_bindings(None)
         ledger, self._ledger = self._ledger, None
         if ledger is not None and not await self._lost():

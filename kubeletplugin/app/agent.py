@@ -1,8 +1,9 @@
 """One instance of the node agent, put together, started and stopped in order.
 
-Start: the hardware (or its back-off), slices accepted by a dry run, registration with the kubelet, take-over. While
-another instance serves, this one waits for as long as it takes: a version that can't start never gets a call. While
-nobody serves, it goes on after a first failure, because claims must be unprepared on a node whose driver is broken.
+Start: the hardware (or its back-off), slices accepted by a dry run, a ledger that this version may write, registration
+with the kubelet, take-over. While another instance serves, this one waits for as long as it takes: a version that can't
+start never gets a call. While nobody serves, it goes on after a first failure, because claims must be unprepared on a
+node whose driver is broken.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from kubeapi.events import EventRecorder
 from kubeapi.rest import connect
 from kubeletplugin import crashpoints
 from kubeletplugin.app import control, release
-from kubeletplugin.app.active import ActiveNode, Parts
+from kubeletplugin.app.active import LEDGER_FILE, ActiveNode, Parts
 from kubeletplugin.app.hardware import Hardware, check_machine, open_hardware
 from kubeletplugin.app.health_source import LookReports
 from kubeletplugin.app.http import HttpEnd
@@ -49,6 +50,7 @@ from kubeletplugin.inventory.session import NvmlSession
 from kubeletplugin.inventory.watcher import InventoryService
 from kubeletplugin.lease.lease import Lease
 from kubeletplugin.lease.processes import HostProcesses
+from kubeletplugin.ledger.files import check_usable
 from kubeletplugin.nvml.worker import NvmlWorkers
 from kubeletplugin.slices.controller import SliceController
 from kubeletplugin.slices.validate import pool_name_problem
@@ -196,6 +198,7 @@ class Agent:
         inventory = await self._first_look(parts)
         if inventory is not None:
             await self._dry_run(parts, inventory)
+        await asyncio.to_thread(check_usable, self._settings.plugin_dir / LEDGER_FILE)
         crashpoints.reached("start.accepted")
         await self._plugin.start()
         self._started = True

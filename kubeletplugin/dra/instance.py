@@ -1,4 +1,5 @@
-"""Between the instances of one node: asking the active one to yield, relaying calls to it, noticing its end.
+"""Between the instances of one node: asking the active one to yield, relaying calls to it, noticing that one ends or
+hangs.
 
 Spoken over the instances' DRA sockets, whose paths the lease and the plugin folder tell. A relayed call uses
 DRAPlugin v1 itself, with a metadata key, so that nothing but the kubelet's own contract has to be understood by both
@@ -42,6 +43,9 @@ class Peers(Protocol):
     async def until_gone(self, socket: str) -> None:
         """Returns when the instance has ended its streams or died."""
 
+    async def responds(self, socket: str, timeout: float) -> bool:
+        """False when it is there and gives no sign of life: one that is gone doesn't hang."""
+
 
 class GrpcPeers:
     def __init__(self, instance: str) -> None:
@@ -84,6 +88,16 @@ class GrpcPeers:
                     continue
             except grpc.aio.AioRpcError:
                 return
+
+    async def responds(self, socket: str, timeout: float) -> bool:
+        async with channel(socket) as peer:
+            stub = api_pb2_grpc.InstanceStub(peer)
+            try:
+                async for _ in stub.Watch(api_pb2.WatchRequest(instance=self._instance), timeout=timeout):
+                    break
+            except grpc.aio.AioRpcError as error:
+                return error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
+            return True
 
 
 def channel(socket: str) -> grpc.aio.Channel:

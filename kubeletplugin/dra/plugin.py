@@ -1,7 +1,7 @@
 """The claim route's server of one instance, put together and started and stopped in order.
 
-Start: DRA server, standby's looks, registration (the kubelet may call as soon as it has seen the registration
-socket). Stop, each step bounded:
+Start: DRA server, watchdog (an instance that isn't active may be the one that the kubelet calls), standby's looks,
+registration (the kubelet may call as soon as it has seen the registration socket). Stop, each step bounded:
 
 1. calls in flight get a moment to finish;
 2. this instance stops being active and says so in the lease: waits end, effects are finished, a standby takes over;
@@ -29,6 +29,7 @@ from kubeletplugin.dra.calls import CallRunner
 from kubeletplugin.dra.health import HealthGate, HealthSource, HealthStreams
 from kubeletplugin.dra.housekeeping import Housekeeper, HousekeepingTiming
 from kubeletplugin.dra.instance import GrpcPeers, InstanceService, Peers
+from kubeletplugin.dra.newest import NewestKeeper, NewestTiming
 from kubeletplugin.dra.registrar import Registrar, RegistrarTiming
 from kubeletplugin.dra.router import FreshHandler, RelayedHandler
 from kubeletplugin.dra.sockets import SocketPaths, is_socket
@@ -54,6 +55,7 @@ class DraTiming:
     stale: StaleTiming = field(default_factory=StaleTiming)
     registrar: RegistrarTiming = field(default_factory=RegistrarTiming)
     housekeeping: HousekeepingTiming = field(default_factory=HousekeepingTiming)
+    newest: NewestTiming = field(default_factory=NewestTiming)
     watchdog: WatchdogTiming = field(default_factory=WatchdogTiming)
     finish_calls: float = 5.0
     pass_on_calls: float = 5.0
@@ -111,7 +113,7 @@ class DraPlugin:
             self._peers,
             StaleDetector(clock, self._timing.stale),
             clock=clock,
-            on_active=self._active_changed,
+            on_state=self._state_changed,
             on_fatal=self._fail,
             timing=self._timing.takeover,
         )
@@ -119,6 +121,9 @@ class DraPlugin:
             driver, paths, self._peers, self._gate.resend, clock=clock, timing=self._timing.housekeeping
         )
         self._registrar = Registrar(driver, paths, self, clock=clock, timing=self._timing.registrar)
+        self._newest = NewestKeeper(
+            driver, paths, self._peers, self._become_newest, clock=clock, timing=self._timing.newest
+        )
         self._calls = services.ClaimCalls(
             self._runner,
             watch_calls(FreshHandler(handler, self._takeover, lease, self._peers, clock)),
@@ -148,6 +153,7 @@ class DraPlugin:
         except RuntimeError as error:
             raise FatalError(f"bind the DRA socket {self._paths.dra}: is the folder writable?") from error
         await self._server.start()
+        self._watchdog.start()
         self._spawn("take-over looks", self._takeover.run())
         self._spawn("socket watch", self._watch_socket())
         crashpoints.reached("start.served")
@@ -165,6 +171,7 @@ class DraPlugin:
         crashpoints.reached("stop.unregistered")
         self._registered = False
         self._housekeeper.stop()
+        self._newest.stop()
         self._watchdog.stop()
         for task in self._tasks:
             task.cancel()
@@ -190,15 +197,21 @@ class DraPlugin:
         self._registered = False
         self._on_change(self.status)
 
-    def _active_changed(self, active: bool) -> None:
+    def _state_changed(self, state: State) -> None:
+        active = state is State.ACTIVE
         self._gate.set_active(active)
         if active:
-            self._watchdog.start()
             self._housekeeper.start()
+            self._newest.start(self._takeover.passed_over)
         else:
-            self._watchdog.stop()
             self._housekeeper.stop()
+            self._newest.stop()
         self._on_change(self.status)
+
+    async def _become_newest(self) -> None:
+        """Calls that are open here get a moment first, as at a stop."""
+        await self._runner.drain(self._timing.finish_calls)
+        self._registrar.renew()
 
     async def _watch_socket(self) -> None:
         """The kubelet can't connect again without the DRA socket, and a server can't bind anew: begin as a whole."""

@@ -101,6 +101,7 @@ class Registrar:
         self._service: RegistrationService | None = None
         self._watch: asyncio.Task[None] | None = None
         self._wait_first = False
+        self._renewal = False
         self._published_at = 0.0
         self._silence_told = False
         self._retry = self._timing.first_retry
@@ -118,6 +119,11 @@ class Registrar:
             raise FatalError(f"make the registration socket in {registry}: {error}; is it mounted writable?") from error
         self._published_at = self._clock.monotonic()
         self._watch = asyncio.create_task(self._keep_published(), name="registration watch")
+
+    def renew(self) -> None:
+        """Has the kubelet register this instance anew, which makes it the newest; it is forgotten for a second or two,
+        and calls that are open at it are broken off."""
+        self._renewal = True
 
     async def stop(self) -> None:
         """Removes the socket (the kubelet deregisters within a second or two), then stops the server."""
@@ -176,6 +182,9 @@ class Registrar:
         self._report_silence()
         if self._wait_first:
             await self._clock.sleep(self._next_retry())
+        elif self._renewal:
+            self._renewal = False
+            self._listener.on_unpublished()
         elif is_socket(self._paths.registration):
             return
         else:

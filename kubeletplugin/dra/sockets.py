@@ -117,3 +117,12 @@ def peer_registration_sockets(registry: Path, driver: str, own: SocketPaths, dra
     tokens = (path.name.removeprefix(DRA_PREFIX).removesuffix(DRA_SUFFIX) for path in dra_sockets)
     short = (registry / f"{DRA_PREFIX}{token}{REGISTRATION_SUFFIX}" for token in tokens)
     return sorted(path for path in (*named, *short) if path != own.registration and is_socket(path))
+
+
+def registration_of(registry: Path, driver: str, dra: Path) -> Path | None:
+    """The registration socket of the instance with this DRA socket, if there is one (see ``choose_paths``)."""
+    token = dra.name.removeprefix(DRA_PREFIX).removesuffix(DRA_SUFFIX)
+    short = short_token(driver, token)
+    names = (f"{driver}-{token}", f"{driver}-{short}", f"{DRA_PREFIX}{short}", f"{DRA_PREFIX}{token}")
+    paths = (registry / f"{name}{REGISTRATION_SUFFIX}" for name in names)
+    return next((path for path in paths if is_socket(path)), None)

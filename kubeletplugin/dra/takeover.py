@@ -6,12 +6,16 @@ one's heartbeat stands still. A call that another instance passed on is no reaso
 would take the lease from each other for ever (R_YIELD).
 
 Whoever takes over asks the active one to yield first, and goes ahead without an answer after a bound: the lease, not
-politeness, keeps the two apart. One transition runs at a time, in a task that no caller's deadline ends.
+politeness, keeps the two apart. One transition runs at a time, in a task that no caller's deadline ends. The heart
+beats from the lease's first moment to its last: taking up the work may last longer than a standby waits for a beat.
+
+An instance whose work can't begin gives the lease back and, while another one serves, asks for it less and less often:
+who can't serve must not disturb who can.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -50,11 +54,13 @@ class State(Enum):
 @dataclass(frozen=True, slots=True)
 class TakeOverTiming:
     """Seconds. ``look`` is both the heartbeat's period and the standby's; ``yield_bound`` covers the longest effect
-    that is finished on yielding; ``retry_after`` keeps an instance that can't work from asking at every call."""
+    that is finished on yielding; ``retry_after`` keeps an instance that can't work from asking at every call, and
+    doubles from failure to failure up to ``last_retry`` while another one serves."""
 
     look: float = 1.0
     yield_bound: float = 10.0
     retry_after: float = 5.0
+    last_retry: float = 300.0
 
 
 class TakeOver:
@@ -66,16 +72,17 @@ class TakeOver:
         stale: StaleDetector,
         *,
         clock: Clock,
-        on_active: Callable[[bool], None],
+        on_state: Callable[[State], None],
         on_fatal: Callable[[FatalError], None],
         timing: TakeOverTiming | None = None,
     ) -> None:
+        """``on_state`` is told each new state, on the event loop; it must return at once."""
         self._lease = lease
         self._work = work
         self._peers = peers
         self._stale = stale
         self._clock = clock
-        self._on_active = on_active
+        self._on_state = on_state
         self._on_fatal = on_fatal
         self._timing = timing or TakeOverTiming()
         self._state = State.STANDBY
@@ -86,7 +93,11 @@ class TakeOver:
         self._yielding: set[asyncio.Task[bool]] = set()
         self._unresponsive: object = None
         self._not_before = 0.0
+        self._failures = 0
+        self._not_before_another = 0.0
         self.failure = ""
+        self.passed_over = ""
+        """The socket of the instance that hung when this one took over from it, else empty."""
 
     @property
     def state(self) -> State:
@@ -115,27 +126,42 @@ class TakeOver:
         return self._attempt
 
     async def run(self) -> None:
-        """The heartbeat of an active instance, the looks of a standby; for ever, whatever goes wrong in one."""
+        """The heartbeat of a holder of the lease, the looks of a standby; for ever, whatever goes wrong in one."""
+        await asyncio.gather(self._for_ever(self.beat), self._for_ever(self.look))
+
+    async def _for_ever(self, work: Callable[[], Awaitable[None]]) -> None:
+        trouble = ""
         while True:
             await self._clock.sleep(self._timing.look)
             try:
-                await self.look()
+                await work()
+                trouble = ""
             except RecoverableError as error:
-                log.error("look at the lease", extra={"error": str(error)})
+                known, trouble = trouble, str(error)
+                if trouble != known:
+                    log.error("look at the lease", extra={"error": trouble})
             except Exception:
                 log.exception("look at the lease")
 
+    async def beat(self) -> None:
+        """One heartbeat, if this instance holds the lease; steps back if it is another's by now."""
+        if self._lease.epoch is None:
+            return
+        try:
+            self._lease.beat()
+        except NotActiveError:
+            await self.verify()
+
     async def look(self) -> None:
-        if self._state is State.ACTIVE:
-            await self._beat()
-        elif self._state is State.STANDBY and self._was_registered and self._clock.monotonic() >= self._not_before:
-            snapshot = self._lease.read()
-            if self._stale.look(snapshot.pulse()):
-                log.warning("active instance's heartbeat stands still", extra={"instance": snapshot.record.instance})
-                self._unresponsive = snapshot.pulse()
-                await asyncio.shield(self.ask())
-            elif self._lease.is_void(snapshot.record):
-                await asyncio.shield(self.ask())
+        if self._state is not State.STANDBY or not self._was_registered or self._clock.monotonic() < self._not_before:
+            return
+        snapshot = self._lease.read()
+        if self._stale.look(snapshot.pulse()):
+            log.warning("active instance's heartbeat stands still", extra={"instance": snapshot.record.instance})
+            self._unresponsive = snapshot.pulse()
+            await asyncio.shield(self.ask())
+        elif self._lease.is_void(snapshot.record):
+            await asyncio.shield(self.ask())
 
     async def verify(self) -> None:
         """Steps back if the lease is another's by now; for whoever met a NotActiveError."""
@@ -172,13 +198,20 @@ class TakeOver:
                 return
             try:
                 snapshot = self._lease.read()
-                seen = snapshot.record
-                if snapshot.pulse() != self._unresponsive:
-                    await self._ask_to_yield(seen)
-                if await self._lease.acquire(seen):
-                    await self._activate(seen)
+                hangs = snapshot.pulse() == self._unresponsive
+                if not hangs and self._leaves_it_to(snapshot.record):
+                    return
+                if not hangs:
+                    await self._ask_to_yield(snapshot.record)
+                if await self._lease.acquire(snapshot.record):
+                    self.passed_over = snapshot.record.socket if hangs else ""
+                    await self._activate(snapshot.record)
             except Exception as error:
                 self._fail(error)
+
+    def _leaves_it_to(self, seen: LeaseRecord) -> bool:
+        """Another one serves, and this one couldn't the last time that it tried."""
+        return self._clock.monotonic() < self._not_before_another and not self._lease.is_void(seen)
 
     async def _ask_to_yield(self, seen: LeaseRecord) -> None:
         if self._lease.is_void(seen) or self._lease.is_ours(seen) or seen.socket == self._lease.socket:
@@ -198,10 +231,9 @@ class TakeOver:
         try:
             await self._work.activate(epoch)
             crashpoints.reached("takeover.activated")
-            self._lease_beat_now()
-            self.failure = ""
+            self._beat_once()
+            self.failure, self._failures = "", 0
             self._set(State.ACTIVE)
-            self._on_active(True)
         except asyncio.CancelledError:
             await self._leave(State.STANDBY, release=True)
             raise
@@ -209,27 +241,27 @@ class TakeOver:
             await self._leave(State.STANDBY, release=True)
             self._fail(error)
 
-    def _lease_beat_now(self) -> None:
+    def _beat_once(self) -> None:
+        """Who can't write a heartbeat would be overtaken again and again."""
         try:
             self._lease.beat()
         except NotActiveError:
-            return  # the next look tells whether it is lost
+            return  # the next beat tells whether it is lost
 
     def _fail(self, error: Exception) -> None:
-        self._not_before = self._clock.monotonic() + self._timing.retry_after
-        self.failure = str(error) if isinstance(error, AgentError) else "internal error, see the agent's log"
-        if isinstance(error, AgentError):
+        timing, now = self._timing, self._clock.monotonic()
+        self._failures += 1
+        self._not_before = now + timing.retry_after
+        self._not_before_another = now + min(timing.retry_after * 2 ** min(self._failures, 16), timing.last_retry)
+        known, self.failure = self.failure, _told(error)
+        if self.failure == known:
+            log.debug("take over: fails as before", extra={"error": known})
+        elif isinstance(error, AgentError):
             log.error("take over", extra={"error": str(error)})
         else:
             log.error("take over", exc_info=error)
         if isinstance(error, FatalError):
             self._on_fatal(error)
-
-    async def _beat(self) -> None:
-        try:
-            self._lease.beat()
-        except NotActiveError:
-            await self.verify()
 
     async def _step_back(self, reason: str) -> None:
         async with self._transition:
@@ -238,8 +270,6 @@ class TakeOver:
                 await self._leave(State.STANDBY)
 
     async def _leave(self, state: State, *, release: bool = False) -> None:
-        if self._state is State.ACTIVE:
-            self._on_active(False)
         self._set(State.YIELDING)
         try:
             await self._work.deactivate()
@@ -259,6 +289,16 @@ class TakeOver:
             log.exception("release the lease")
 
     def _set(self, state: State) -> None:
+        if state is self._state:
+            return
         self._state = state
         self._changed.set()
         self._changed = asyncio.Event()
+        try:
+            self._on_state(state)
+        except Exception:
+            log.exception("tell that this instance is %s", state.value)
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, AgentError) else "internal error, see the agent's log"

@@ -6,6 +6,11 @@ file description, so every use opens the file anew: threads don't share a lock, 
 
 Who doesn't get the exclusive flock in time ends its holder and waits until it is gone. Only a process that the file
 itself names (active, former, or about to take over) and that the kernel lists as a holder is ended.
+
+A process that is stuck in the kernel without the lock is simply passed over: the epoch is raised, and whatever it does
+when it comes back is refused. One stuck *with* the lock is in the middle of an effect (a commit to a disk that doesn't
+answer) which still happens should the kernel let go, killed or not. Nobody can safely go on beside that, so the
+take-over fails with a clear statement, and is tried again, until the kernel has let go or the node is restarted.
 """
 
 import fcntl
@@ -36,6 +41,8 @@ class Processes(Protocol):
     def lock_holders(self, inode: int) -> frozenset[int]: ...
 
     def kill(self, process: ProcessIdentity) -> None: ...
+
+    def describe(self, process: ProcessIdentity) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +93,11 @@ class Lease:
         except FileNotFoundError:
             return LeaseSnapshot(LeaseRecord(), 0)
         except OSError as error:
-            raise RecoverableError(f"read the lease file {self.path}: {error.strerror}") from error
+            raise self._trouble("read", error) from error
         try:
             return layout.read_snapshot(descriptor)
         except OSError as error:
-            raise RecoverableError(f"read the lease file {self.path}: {error.strerror}") from error
+            raise self._trouble("read", error) from error
         finally:
             os.close(descriptor)
 
@@ -124,9 +131,11 @@ class Lease:
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                current = layout.read_snapshot(descriptor).record
             except BlockingIOError as error:
                 raise NotActiveError("hold the lease: another instance is taking it") from error
-            current = layout.read_snapshot(descriptor).record
+            except OSError as error:
+                raise NotActiveError(f"hold the lease: lock and read {self.path}: {error.strerror}") from error
             if (current.epoch, current.instance) != (epoch, self.instance) or self._epoch != epoch:
                 raise NotActiveError(
                     f"hold the lease: epoch {epoch} is over, {current.instance or 'nobody'} holds {current.epoch}"
@@ -136,10 +145,14 @@ class Lease:
             os.close(descriptor)
 
     def beat(self) -> None:
-        """One heartbeat. NotActiveError as from ``held``; it may pass, ``lost`` tells."""
+        """One heartbeat. NotActiveError as from ``held`` (it may pass, ``lost`` tells); RecoverableError when the file
+        can't be written."""
         with self._shared() as descriptor:
             self._heartbeat += 1
-            layout.write_heartbeat(descriptor, self._heartbeat)
+            try:
+                layout.write_heartbeat(descriptor, self._heartbeat)
+            except OSError as error:
+                raise self._trouble("write", error) from error
 
     def lost(self) -> bool:
         """Whether the file says that this instance isn't active any more (and not just that it is locked)."""
@@ -183,7 +196,7 @@ class Lease:
             layout.write_contender(descriptor, self._me)
             return rival
         except OSError as error:
-            raise RecoverableError(f"write the lease file {self.path}: {error.strerror}") from error
+            raise self._trouble("write", error) from error
         finally:
             os.close(descriptor)
 
@@ -214,7 +227,7 @@ class Lease:
             layout.write_heartbeat(descriptor, 0)
             return True
         except OSError as error:
-            raise RecoverableError(f"write the lease file {self.path}: {error.strerror}") from error
+            raise self._trouble("write", error) from error
         finally:
             os.close(descriptor)
 
@@ -222,7 +235,11 @@ class Lease:
         try:
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise RecoverableError(f"open the lease file {self.path}: {error.strerror}") from error
+            raise self._trouble("open", error) from error
+
+    def _trouble(self, verb: str, error: OSError) -> RecoverableError:
+        hint = "; remove that folder, the file is made anew" if isinstance(error, IsADirectoryError) else ""
+        return RecoverableError(f"{verb} the lease file {self.path}: {error.strerror}{hint}")
 
     def _is_the_file(self, descriptor: int) -> bool:
         try:
@@ -232,7 +249,10 @@ class Lease:
 
     async def _end_holders(self, rival: ProcessIdentity | None) -> None:
         """Ends the processes that hold the lock and are known to be instances, and waits until they are gone."""
-        holders = self._processes.lock_holders(os.stat(self.path).st_ino)
+        try:
+            holders = self._processes.lock_holders(os.stat(self.path).st_ino)
+        except OSError as error:
+            raise self._trouble("read", error) from error
         current = self.read().record
         known = {item for item in (current.process, rival, *current.previous) if item is not None and item != self._me}
         guilty = [item for item in known if item.pid in holders and self._processes.gone(item) is False]
@@ -245,6 +265,10 @@ class Lease:
         deadline = self._clock.monotonic() + self._timing.kill_wait
         while not all(self._processes.gone(process) for process in guilty):
             if self._clock.monotonic() >= deadline:
-                pids = ", ".join(str(process.pid) for process in guilty)
-                raise RecoverableError(f"take the lease {self.path}: pid {pids} doesn't end, even killed")
+                left = [process for process in guilty if not self._processes.gone(process)]
+                raise RecoverableError(
+                    f"take the lease {self.path}: its holder doesn't end, even killed"
+                    f" ({', '.join(map(self._processes.describe, left))}); it is inside an effect that nobody may go on"
+                    " beside: see the kernel's log for what it waits for, else restart the node"
+                )
             await self._clock.sleep(self._timing.lock_poll)

@@ -77,6 +77,16 @@ class HostProcesses:
             except ProcessLookupError:
                 return
 
+    def describe(self, process: ProcessIdentity) -> str:
+        """For a person: its state, and where in the kernel it is if that is shown."""
+        try:
+            stat = self._stat(process.pid)
+            place = (self._proc / str(process.pid) / "wchan").read_text().strip("\0\n")
+        except OSError:
+            return f"pid {process.pid}"
+        state = stat[STAT_STATE] if stat else "gone"
+        return f"pid {process.pid}, state {state}" + (f" in {place}" if place.strip("0") else "")
+
     def _namespace(self) -> int:
         return (self._proc / "self/ns/pid").stat().st_ino
 

@@ -43,6 +43,8 @@ def translate(error: sqlite3.Error, doing: str) -> Exception:
 def connect(path: Path) -> sqlite3.Connection:
     """Opens for writing and checks the file's structure. Raises LedgerDamagedError, LedgerBusyError, LedgerIOError."""
     doing = f"open the ledger {path}"
+    if path.is_dir():
+        raise LedgerDamagedError(f"{doing}: it is a folder")
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
@@ -57,6 +59,19 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise LedgerDamagedError(f"{doing}: {verdict}")
     return connection
+
+
+def check_usable(path: Path) -> None:
+    """For a version that hasn't registered yet: LedgerTooNewError when it could never become active. Whatever else is
+    wrong with the file is for the active instance to find and to heal. Not while this process has the ledger open."""
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        try:
+            schema.check_writable(schema.read_meta(connection), str(path))
+        finally:
+            connection.close()
+    except (sqlite3.Error, LedgerDamagedError):
+        return
 
 
 def snapshot(connection: sqlite3.Connection) -> Snapshot:

@@ -111,6 +111,11 @@ def check_readable(meta: dict[str, str], path: str) -> None:
     _check(meta, "min_reader", "read", path)
 
 
+def check_writable(meta: dict[str, str], path: str) -> None:
+    """Raises LedgerTooNewError, LedgerDamagedError."""
+    _check(meta, "min_writer", "written", path)
+
+
 def prepare_for_writing(connection: sqlite3.Connection, path: str, boot_id: str) -> None:
     """Creates or grows the schema, inside the caller's transaction. Never lowers what a newer version wrote. Ends what
     was draining in an earlier boot.
@@ -118,7 +123,7 @@ def prepare_for_writing(connection: sqlite3.Connection, path: str, boot_id: str)
     Raises LedgerTooNewError, LedgerDamagedError.
     """
     meta = read_meta(connection)
-    _check(meta, "min_writer", "written", path)
+    check_writable(meta, path)
     for statement in _TABLES.split(";\n"):
         if statement.strip():
             connection.execute(statement)

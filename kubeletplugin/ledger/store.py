@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kubeletplugin import crashpoints
+from kubeletplugin.errors import NotActiveError
 from kubeletplugin.ledger import files, queries, schema
 from kubeletplugin.ledger.files import Fence
 from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice, Hold, Intent, Snapshot
@@ -23,12 +24,16 @@ from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice, Hold, Int
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_left_open: list[sqlite3.Connection] = []
+"""Kept, so that no garbage collection closes them."""
+
 
 class Ledger:
     """Made by ``open``. Methods raise NotActiveError, LedgerBusyError, LedgerIOError, LedgerDamagedError.
 
     ``close`` is for an orderly end only. A process that lost the lease leaves the file open or ends by os._exit:
-    a close would checkpoint and drop locks beside the new holder.
+    a close would checkpoint and drop locks beside the new holder. A close is under the lease like any write, since it
+    locks the file: one that is stopped in it is ended by whoever takes over (R_KILL).
     """
 
     def __init__(
@@ -67,7 +72,16 @@ class Ledger:
         return cls(connection, own, fence, path=path, boot_id=boot_id, epoch=epoch)
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._connection.close)
+        """Leaves the file open if the lease isn't held."""
+
+        def close() -> None:
+            try:
+                with self._fence.held():
+                    self._connection.close()
+            except NotActiveError:
+                _left_open.append(self._connection)
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, close)
         self._executor.shutdown(wait=False)
 
     # --- claims ---

@@ -22,7 +22,7 @@ from kubeletplugin.lease.lease import Lease
 from kubeletplugin.lease.processes import HostProcesses
 from kubeletplugin.lease.watchdog import Watchdog, WatchdogTiming
 from kubeletplugin.prepare.model import ClaimRef, PreparedDevice, PrepareResult
-from tests.contract.dra.support import BOOT, DRIVER, PROCESS_LEASE, SHORT
+from tests.contract.dra.support import BOOT, DRIVER, PATIENT, PROCESS_LEASE
 
 
 class Instance:
@@ -37,7 +37,8 @@ class Instance:
         for claim in claims:
             await self._misbehave(claim.name)
         device = PreparedDevice((), self._name, "gpu-0", ("k8s.gpu.nvidia.com/claim=x",))
-        return {claim.uid: PrepareResult((device,)) for claim in claims}
+        with self._lease.held():
+            return {claim.uid: PrepareResult((device,)) for claim in claims}
 
     async def _misbehave(self, name: str) -> None:
         if name == "stop-in-lock":
@@ -50,7 +51,8 @@ class Instance:
             raise NotActiveError("yielding")
 
     async def unprepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, str]:
-        return {claim.uid: "" for claim in claims}
+        with self._lease.held():
+            return {claim.uid: "" for claim in claims}
 
     async def activate(self, epoch: int) -> None:
         self._yielding.clear()
@@ -71,10 +73,13 @@ async def main(root: Path, name: str) -> None:
         folder / "lease", name, BOOT, str(paths.dra), clock=clock, processes=HostProcesses(), timing=PROCESS_LEASE
     )
     instance = Instance(name, lease)
-    watchdog = Watchdog(clock, WatchdogTiming(interval=0.05, misses=4))
-    plugin = DraPlugin(DRIVER, paths, lease, instance, instance, instance, clock=clock, timing=SHORT, watchdog=watchdog)
+    watchdog = Watchdog(clock, WatchdogTiming(interval=0.1, misses=6))
+    plugin = DraPlugin(
+        DRIVER, paths, lease, instance, instance, instance, clock=clock, timing=PATIENT, watchdog=watchdog
+    )
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, 60)
     await plugin.start()
     await stop.wait()
     await plugin.stop()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuclaim.demo.kubelet import FakeKubelet, PodClaim
@@ -11,6 +11,7 @@ from gpuclaim.demo.kubelet_plugins import KubeletTiming
 from kubeletplugin.clock import SystemClock
 from kubeletplugin.dra.health import DeviceState, DeviceStatus, HealthReport
 from kubeletplugin.dra.housekeeping import HousekeepingTiming
+from kubeletplugin.dra.newest import NewestTiming
 from kubeletplugin.dra.plugin import DraPlugin, DraTiming
 from kubeletplugin.dra.registrar import RegistrarTiming
 from kubeletplugin.dra.sockets import SocketPaths, choose_paths, plugin_dir, registry_dir
@@ -29,9 +30,16 @@ SHORT = DraTiming(
     stale=StaleTiming(looks=4, interval=0.02, pause=1.0),
     registrar=RegistrarTiming(look=0.02, silence=5.0, first_retry=0.02, last_retry=0.05),
     housekeeping=HousekeepingTiming(look=0.02, settle=0.02),
+    newest=NewestTiming(look=0.02, answer=0.5, misses=3),
     watchdog=WatchdogTiming(interval=0.5, misses=10),
     finish_calls=0.3,
     pass_on_calls=0.5,
+)
+PATIENT = replace(
+    SHORT,
+    takeover=TakeOverTiming(look=0.05, yield_bound=0.3, retry_after=0.05),
+    stale=StaleTiming(looks=12, interval=0.05, pause=3.0),
+    newest=NewestTiming(look=0.1, answer=1.0, misses=3),
 )
 PROCESS_LEASE = LeaseTiming(lock_wait=0.1, kill_wait=5.0)
 KUBELET = KubeletTiming(look=0.01, health_retry=0.03)

@@ -1,72 +1,17 @@
 """Instances as real processes: what the others and the kubelet see when one dies, stops or hangs."""
 
 import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
-from gpuclaim.demo.kubelet import PodClaim, PodError
+from gpuclaim.demo.kubelet import PodError
 from kubeletplugin.dra.sockets import plugin_dir
-from kubeletplugin.lease.record import LeaseRecord, parse_record
 from kubeletplugin.lease.watchdog import EXIT_STATUS
+from tests.contract.dra.instances import instance, recorded, server_of, special
 from tests.contract.dra.support import DRIVER, Node, claim, until
 
 pytestmark = pytest.mark.anyio
-
-REPOSITORY = Path(__file__).parents[3]
-
-
-class Process:
-    def __init__(self, node: Node, name: str, process: asyncio.subprocess.Process) -> None:
-        self._node = node
-        self.name = name
-        self.process = process
-
-    def send(self, number: signal.Signals) -> None:
-        os.kill(self.process.pid, number)
-
-    def stopped(self) -> bool:
-        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-    def connected(self) -> bool:
-        plugins = self._node.kubelet.plugins.plugins(DRIVER)
-        return any(self.name in plugin.endpoint and plugin.connected for plugin in plugins)
-
-
-@asynccontextmanager
-async def instance(node: Node, name: str) -> AsyncIterator[Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.contract.dra.process", str(node.root), name, cwd=REPOSITORY
-    )
-    wrapped = Process(node, name, process)
-    try:
-        await until(lambda: wrapped.connected() and recorded(node).instance == name)
-        yield wrapped
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-def recorded(node: Node) -> LeaseRecord:
-    path = plugin_dir(node.root, DRIVER) / "lease"
-    return parse_record(path.read_bytes()[:2048]) if path.exists() else LeaseRecord()
-
-
-def special(name: str) -> PodClaim:
-    return PodClaim(f"uid-{name}", "default", name, (DRIVER,))
-
-
-async def server_of(node: Node, pod: str, wanted: PodClaim) -> str:
-    """The name of the instance that prepared the claim."""
-    await node.kubelet.prepare(pod, [wanted])
-    (device,) = node.kubelet.claims.claims[wanted.namespace, wanted.name].drivers[DRIVER]
-    return str(device.pool_name)
 
 
 async def test_calls_go_on_after_the_active_instance_is_killed(node: Node) -> None:
@@ -100,17 +45,6 @@ async def test_an_instance_stopped_with_the_lease_locked_is_killed_and_replaced(
             with pytest.raises(PodError, match=r"Unavailable|Unknown|Canceled"):
                 await call
             assert await server_of(node, "pod-2", claim(2)) == "new"
-
-
-async def test_a_stopped_instance_that_holds_no_lock_is_overtaken_and_steps_back_when_woken(node: Node) -> None:
-    async with instance(node, "old") as old, instance(node, "new") as new:
-        new.send(signal.SIGSTOP)
-        await until(lambda: recorded(node).instance == "old")
-        assert recorded(node).epoch == 3
-        new.send(signal.SIGCONT)
-        assert await server_of(node, "pod-1", claim(1)) == "new"
-        assert recorded(node).epoch == 4
-        assert old.process.returncode is None
 
 
 async def test_a_blocked_event_loop_ends_the_process_and_the_standby_serves(node: Node) -> None:

@@ -42,6 +42,9 @@ class Processes:
     def kill(self, process: ProcessIdentity) -> None:
         raise AssertionError("nobody is to be killed here")
 
+    def describe(self, process: ProcessIdentity) -> str:
+        raise AssertionError("nobody is to be killed here")
+
 
 class Peers:
     """The other instances by socket; one that isn't there doesn't answer."""
@@ -65,6 +68,9 @@ class Peers:
     async def until_gone(self, socket: str) -> None:
         raise AssertionError("no watches here")
 
+    async def responds(self, socket: str, timeout: float) -> bool:
+        raise AssertionError("nobody is asked for a sign of life here")
+
 
 class Work:
     def __init__(self, lease: Lease) -> None:
@@ -73,6 +79,7 @@ class Work:
         self.deactivations = 0
         self.failure: Exception | None = None
         self.block: asyncio.Event | None = None
+        self.block_end: asyncio.Event | None = None
         self.held_while_deactivating = False
 
     async def activate(self, epoch: int) -> None:
@@ -89,6 +96,8 @@ class Work:
                 self.held_while_deactivating = True
         except NotActiveError:
             self.held_while_deactivating = False
+        if self.block_end is not None:
+            await self.block_end.wait()
 
 
 @dataclass
@@ -98,6 +107,7 @@ class Instance:
     takeover: TakeOver
     active: list[bool] = field(default_factory=list)
     fatal: list[FatalError] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
     """What was told as the failure at each change of being active."""
 
@@ -130,10 +140,14 @@ class World:
         active: list[bool] = []
         fatal: list[FatalError] = []
         shown: list[str] = []
+        states: list[State] = []
 
-        def on_active(value: bool) -> None:
-            active.append(value)
-            shown.append(takeover.failure)
+        def on_state(state: State) -> None:
+            states.append(state)
+            now = state is State.ACTIVE
+            if now != (active[-1] if active else False):
+                active.append(now)
+                shown.append(takeover.failure)
 
         takeover = TakeOver(
             lease,
@@ -141,13 +155,13 @@ class World:
             self.peers,
             StaleDetector(self.clock, StaleTiming(looks=6, interval=1.0, pause=3.0)),
             clock=self.clock,
-            on_active=on_active,
+            on_state=on_state,
             on_fatal=fatal.append,
             timing=TakeOverTiming(look=1.0, yield_bound=10.0, retry_after=5.0),
         )
         self.peers.instances[lease.socket] = takeover
         self._tasks.append(asyncio.create_task(takeover.run()))
-        return Instance(lease, work, takeover, active, fatal, shown)
+        return Instance(lease, work, takeover, active, fatal, states, shown)
 
     async def settled(self, instance: Instance) -> State:
         await self.clock.settle()
@@ -427,4 +441,104 @@ async def test_one_that_cant_work_leaves_a_dead_heartbeat_alone_for_a_while(
     assert sum("stands still" in record.message for record in caplog.records) == 1
     await world.clock.advance(4)
     assert sum("stands still" in record.message for record in caplog.records) == 1, "no look before it may act"
+    await world.close()
+
+
+async def test_each_state_is_told_when_it_has_begun(world: World) -> None:
+    one = world.add(1)
+    await one.takeover.ask()
+    await one.takeover.give_up("another")
+    await one.takeover.stop()
+    assert one.states == [State.ACTIVATING, State.ACTIVE, State.YIELDING, State.STANDBY, State.STOPPED]
+    await world.close()
+
+
+async def test_who_is_told_and_raises_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world.add(1)
+
+    def fail(state: State) -> None:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(one.takeover, "_on_state", fail)
+    await one.takeover.ask()
+    assert one.state is State.ACTIVE
+    assert await one.takeover.give_up("another")
+    assert (one.state, one.work.deactivations) == (State.STANDBY, 1)
+    await world.close()
+
+
+async def test_the_heart_beats_while_the_work_is_taken_up_and_while_it_ends(world: World) -> None:
+    """Both may last longer than a standby waits for a beat."""
+    one, two = world.add(1), world.add(2)
+    two.takeover.registered()
+    await world.clock.settle()
+    one.work.block, one.work.block_end = asyncio.Event(), asyncio.Event()
+    attempt = one.takeover.ask()
+    await world.clock.advance(30)
+    assert (one.state, two.state) == (State.ACTIVATING, State.STANDBY)
+    one.work.block.set()
+    await attempt
+    leaving = asyncio.create_task(one.takeover.give_up("another"))
+    await world.clock.advance(30)
+    assert (one.state, two.state) == (State.YIELDING, State.STANDBY)
+    one.work.block_end.set()
+    assert await leaving
+    await world.close()
+
+
+async def test_the_heart_beats_in_an_activation_that_a_look_began(world: World) -> None:
+    one = world.add(1)
+    one.takeover.registered()
+    await world.clock.settle()
+    await one.takeover.give_up("one that then dies")
+    one.work.block = asyncio.Event()
+    world.dead.add(1)
+    await world.clock.advance(2)
+    assert one.state is State.ACTIVATING
+    before = one.lease.read().heartbeat
+    await world.clock.advance(5)
+    assert one.lease.read().heartbeat == before + 5
+    one.work.block.set()
+    await world.close()
+
+
+async def test_one_that_cant_work_asks_less_and_less_often_while_another_serves(world: World) -> None:
+    old, new = world.add(1), world.add(2)
+    old.takeover.registered()
+    await world.clock.settle()
+    new.work.failure = RecoverableError("open the ledger: disk full")
+    new.takeover.registered()
+    for _ in range(600):
+        await world.clock.advance(1)
+        new.takeover.ask()
+    assert old.state is State.ACTIVE
+    assert 5 <= len(new.work.epochs) <= 8, "after 10, 20, 40, 80, 160, 300 s"
+    new.work.failure = None
+    await old.takeover.stop()
+    await world.clock.advance(2)
+    assert new.state is State.ACTIVE, "while nobody serves it doesn't wait"
+    await world.close()
+
+
+async def test_a_failure_is_logged_once_while_it_lasts(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    one = world.add(1)
+    one.work.failure = RecoverableError("open the ledger: disk full")
+    one.takeover.registered()
+    await world.clock.advance(60)
+    assert len(one.work.epochs) > 5
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["take over"]
+    await world.close()
+
+
+async def test_who_was_passed_over_is_known_until_the_next_take_over(world: World) -> None:
+    one, ghost = world.add(1), world.lease(9)
+    one.takeover.registered()
+    await world.clock.settle()
+    assert one.takeover.passed_over == ""
+    await ghost.acquire(ghost.read().record)
+    await world.clock.advance(10)
+    assert (one.state, one.takeover.passed_over) == (State.ACTIVE, "/dra-9.sock")
+    await one.takeover.give_up("another")
+    await one.takeover.ask()
+    assert one.takeover.passed_over == ""
     await world.close()

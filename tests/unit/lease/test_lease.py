@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC240 - a few small files, and nothing else runs
 
 import asyncio
+import errno
 import fcntl
 import os
 import threading
@@ -62,6 +63,9 @@ class FakeProcesses:
     def kill(self, process: ProcessIdentity) -> None:
         self.killed.append(process)
         self.on_kill(process)
+
+    def describe(self, process: ProcessIdentity) -> str:
+        return f"pid {process.pid}, state D"
 
 
 class Instance:
@@ -353,7 +357,7 @@ class TestEndingAHolder:
         two.processes.holders = {one.identity.pid}
         two.processes.on_kill = lambda process: None
         started = two.clock.monotonic()
-        with pytest.raises(RecoverableError, match=f"pid {one.identity.pid} doesn't end"):
+        with pytest.raises(RecoverableError, match=rf"doesn't end, even killed \(pid {one.identity.pid}, state D\)"):
             await two.take()
         assert two.clock.monotonic() - started >= 12.0
         assert two.lease.epoch is None
@@ -362,5 +366,46 @@ class TestEndingAHolder:
 
 async def test_a_file_that_cant_be_read_is_told_as_trouble_that_may_pass(path: Path) -> None:
     path.mkdir()
-    with pytest.raises(RecoverableError, match=r"read the lease file .*: Is a directory"):
+    with pytest.raises(RecoverableError, match=r"read the lease file .*: Is a directory; remove that folder"):
         Instance(path, 1).lease.read()
+    with pytest.raises(RecoverableError, match=r"open the lease file .*: Is a directory; remove that folder"):
+        await Instance(path, 1).lease.acquire(LeaseRecord())
+
+
+@pytest.mark.parametrize("call", ["fcntl.flock", "os.pread"])
+async def test_a_lease_that_cant_be_locked_or_read_isnt_held(
+    path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    one = Instance(path, 1)
+    await one.take()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(call, fail)
+        with pytest.raises(NotActiveError, match=r"hold the lease: lock and read .*: Input/output error"):
+            one.lease.beat()
+    one.lease.beat()
+
+
+async def test_an_effects_own_error_comes_out_as_it_is(path: Path) -> None:
+    one = Instance(path, 1)
+    await one.take()
+    with pytest.raises(FileNotFoundError), one.lease.held():
+        os.unlink(path.with_name("gone"))
+
+
+async def test_a_heartbeat_that_cant_be_written_is_trouble_and_no_loss(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Instance(path, 1)
+    await one.take()
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("os.pwrite", fail)
+    with pytest.raises(RecoverableError, match=r"write the lease file .*: Input/output error"):
+        one.lease.beat()
+    assert not one.lease.lost()

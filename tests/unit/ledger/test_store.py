@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime
+import gc
 import os
 import sqlite3
 import subprocess
@@ -373,3 +374,50 @@ async def test_a_reader_beside_the_agent_sees_committed_rows_only(tmp_path: Path
 
 async def _open_and_close(path: Path) -> None:
     await (await _open(path)).close()
+
+
+async def test_a_close_without_the_lease_leaves_the_file_alone(tmp_path: Path) -> None:
+    """A close checkpoints and takes locks: not beside a new holder, nor by the garbage collector's chance."""
+    fence = SwitchedFence()
+    path = tmp_path / "ledger.db"
+    ledger = await Ledger.open(path, fence=fence, boot_id="b")
+    await ledger.commit_claim(record("a"), [gpu(0)])
+    log_size = path.with_name("ledger.db-wal").stat().st_size
+    fence.active = False
+    await ledger.close()
+    del ledger
+    gc.collect()
+    assert path.with_name("ledger.db-wal").stat().st_size == log_size > 0
+
+
+async def test_a_folder_in_the_ledgers_place_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    path.mkdir()
+    with pytest.raises(LedgerDamagedError, match=r"open the ledger .*: it is a folder"):
+        await _open(path)
+    files.set_aside(path, "20260102T030405Z", AlwaysHeld())
+    await (await _open(path)).close()
+
+
+@pytest.mark.parametrize(
+    ("key", "usable"), [("schema", True), ("min_reader", True), ("min_writer", False), ("", True), ("damage", True)]
+)
+async def test_what_a_version_can_never_write_it_knows_beforehand(tmp_path: Path, key: str, usable: bool) -> None:
+    """And only that: whatever else is wrong is the active instance's to find."""
+    path = tmp_path / "ledger.db"
+    if key == "damage":
+        path.write_bytes(b"x" * 5000)
+    elif key:
+        serving = await _open(path)
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            other.execute("UPDATE meta SET value = ? WHERE key = ?", (str(schema.SCHEMA + 1), key))
+            other.commit()
+    if usable:
+        files.check_usable(path)
+        assert path.exists() == bool(key), "nothing is made"
+    else:
+        with pytest.raises(LedgerTooNewError, match="run the newer version again"):
+            files.check_usable(path)
+    if key not in ("", "damage"):
+        await serving.commit_claim(record("a"), [gpu(0)])
+        await serving.close()
