@@ -136,10 +136,13 @@ class Checks:
             record = await self._node.ledger.claim(uid)
             if record is not None:
                 crashpoints.reached("sweep.restoring")
-                await self._write_file(record, await self._node.kubelet_claims(uid))
+                # A thread that writes outlives a cancelled task; the next holder of the lease must not meet it.
+                await to_the_end(self._write_file(record, await self._node.kubelet_claims(uid)))
 
     async def _write_file(self, record: ClaimRecord, kubelet: KubeletClaims) -> None:
         node = self._node
+        if records.is_adopted(record) and await self._is_closed(record):
+            return
         devices = records.recorded_spec(record, node.inventory())
         if devices is None:
             if record.boot_id != node.boot_id:
@@ -150,6 +153,15 @@ class Checks:
         await node.offload(functools.partial(node.specs.write, record.uid, devices, aliases))
         if record.boot_id != node.boot_id or aliases != record.aliases:
             await node.ledger.refresh_claim(record.uid, aliases)
+
+    async def _is_closed(self, record: ClaimRecord) -> bool:
+        """Whether one that was taken in from the kubelet's list has to stay without a file: it had none, and another
+        claim has one of its devices, so this one's Unprepare may have been done already (R_STRAY)."""
+        node = self._node
+        if await node.offload(functools.partial(node.specs.exists, record.uid)):
+            return False
+        held = [hold.device for hold in await node.ledger.holds_of(record.uid)]
+        return bool(await node.ledger.conflicts(record.uid, held))
 
     async def _tell_of_move(self, record: ClaimRecord) -> None:
         """The kubelet's own fault (see model.md): it starts the next pod with the ids of the old allocation."""

@@ -2,7 +2,9 @@
 driver served the node for a while.
 
 The kubelet sends no Prepare for what it believes prepared. So before anything is committed, each claim that the kubelet
-lists with CDI names of our kind gets a row and holds, which end like any other (Unprepare, or a check). What no list
+lists with CDI names of our kind gets a row and holds, which end like any other (Unprepare, or a check): R_STRAY of
+docs/protocol. Not over a claim that was prepared since: then the listed one's Unprepare has been done, and the kubelet
+hasn't heard of it. (Of two that are both taken in, the file tells which one lives: checks.Checks.) What no list
 tells of can still be seen on the devices themselves: one that pods are on, or that can't be looked at, begins as
 draining. Both are done at every take-over, and again for what couldn't be told then: a list that couldn't be read, a
 device that came later.
@@ -11,11 +13,11 @@ device that came later.
 import asyncio
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kubeletplugin import crashpoints
 from kubeletplugin.inventory.model import Device, DeviceKind, Inventory
-from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice
+from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice, HoldState
 from kubeletplugin.prepare import record as records
 from kubeletplugin.prepare.effort import to_the_end
 from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
@@ -59,7 +61,11 @@ class Strays:
         prepared = {record.uid for record in await node.ledger.claims() if not records.is_adopted(record)}
         listed = [claim for claim in kubelet.claims.values() if claim.uid not in prepared and claim.cdi_names]
         located = [(claim, self._located(claim, inventory)) for claim in listed]
-        strays = [self._stray(claim, found) for claim, found in located if found]
+        strays = [
+            self._stray(claim, found)
+            for claim, found in located
+            if found and not await self._is_followed(claim, found.values(), prepared)
+        ]
         fresh = [device for device in inventory.devices if device.uuid not in self._looked_at]
         drains = await self._drains(fresh, strays, kubelet)
         if strays or drains:
@@ -86,6 +92,20 @@ class Strays:
             else:
                 found[cdi_name] = located
         return found
+
+    async def _is_followed(
+        self, claim: KubeletClaim, found: Iterable[tuple[Device, str]], prepared: Collection[str]
+    ) -> bool:
+        """Whether a claim that was prepared after it has one of its devices."""
+        devices = [_held(device, share_id) for device, share_id in found]
+        for hold in await self._node.ledger.conflicts(claim.uid, devices):
+            if hold.state is HoldState.HELD and hold.holder.id in prepared:
+                self._tell(
+                    f"leave out claim {claim.namespace}/{claim.name}, which the kubelet lists still: {hold.device.name} "
+                    f"has gone on to claim {hold.holder.namespace}/{hold.holder.name}"
+                )
+                return True
+        return False
 
     def _stray(self, claim: KubeletClaim, found: Mapping[str, tuple[Device, str]]) -> Stray:
         node = self._node

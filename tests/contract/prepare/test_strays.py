@@ -153,6 +153,34 @@ async def test_one_that_the_kubelet_was_about_to_strike_off_is_ended_by_a_check(
     await agent.stop()
 
 
+@pytest.mark.parametrize("ledger", ["kept", "lost"])
+async def test_nothing_is_opened_beside_a_claim_that_got_the_device_since(world: World, ledger: str) -> None:
+    """Unprepare was done and its answer lost, so the kubelet lists the older claim still: a pod that it starts with it
+    (one that joined meanwhile, by the kubelet's own fault) must not get the device of the newer one."""
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+    await agent.prepare_one(a)
+    world.list_in_kubelet(a, "pod-a", ids=["uid-a-gpu-0"])
+    assert await agent.unprepare(a) == ""
+    world.deallocate(a)
+    b = world.allocate("b", "gpu-0")
+    await agent.prepare_one(b)
+    world.list_in_kubelet(b, "pod-b", ids=["uid-b-gpu-0"])
+    await agent.crash()
+    if ledger == "lost":
+        for path in world.path.glob("ledger.db*"):
+            path.unlink()
+
+    following = await Agent(world).start()
+
+    assert world.gpu_of(a) == set()
+    del world.kubelet[a.uid]
+    await asyncio.sleep(2 * SWEEP)
+    assert await following.holders() == {"gpu-0": ["b"]}
+    assert list(world.files) == ["uid-b"]
+    await following.stop()
+
+
 async def test_what_another_driver_prepared_meanwhile_is_taken_in_by_an_old_ledger(world: World) -> None:
     await (await Agent(world).start()).stop()
     a = world.allocate("a", "gpu-0")
