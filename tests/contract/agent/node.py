@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 WAIT_SECONDS = 20.0
 MACHINE = "dgx-h100"
+AGENT_COMMAND = ("-m", "gpuclaim", "kubeletplugin")
 
 
 class HurriedClock(SystemClock):
@@ -63,6 +64,10 @@ class AgentProcess:
     def output(self) -> str:
         return self._log.read_text()
 
+    @property
+    def ended(self) -> bool:
+        return self._process.returncode is not None
+
     async def end(self, number: signal.Signals) -> int:
         self._process.send_signal(number)
         return await self._process.wait()
@@ -93,7 +98,8 @@ class AgentNode:
         self._agents.append(agent)
         return agent
 
-    async def start_process(self, name: str) -> AgentProcess:
+    async def start_process(self, name: str, *further: str, command: Sequence[str] = AGENT_COMMAND) -> AgentProcess:
+        """``further`` are words after the usual flags; ``command`` is what Python is told to run."""
         log = self.folder / f"{name}.log"
         flags = {
             "--node-name": NODE_NAME,
@@ -105,10 +111,10 @@ class AgentNode:
             "--http-endpoint": "",
             "--machine-state": self.settings.machine_state,
         }
-        words = [f"{flag}={value}" for flag, value in flags.items()]
+        words = [*(f"{flag}={value}" for flag, value in flags.items()), *further]
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gpuclaim", "kubeletplugin", *words, stderr=output, env=_environment()
+                sys.executable, *command, *words, stderr=output, env=_environment()
             )
         self._processes.append(process)
         return AgentProcess(process, log)

@@ -1,0 +1,35 @@
+"""One loop for all tests, since grpc.aio's poller belongs to the process and wakes every loop that ever used it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpuclaim.demo.stage import temporary_folder
+from tests.contract.agent.node import remove
+from tests.contract.damage.node import DamagedNode
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.fixture
+async def node(anyio_backend: str) -> AsyncIterator[DamagedNode]:
+    """A kubelet and an API server that run, no agent yet."""
+    folder = temporary_folder()
+    node = DamagedNode(folder)
+    try:
+        await node.server.start()
+        node.write_kubeconfig()
+        await node.kubelet.start()
+        yield node
+    finally:
+        await node.stop()
+        node.unmount()
+        remove(folder)

@@ -1,0 +1,162 @@
+"""Damage to the ledger's file: claims that are held stay held, whatever becomes of it."""
+
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.contract.agent.node import until, until_true
+from tests.contract.damage.node import DamagedNode, assert_said_once, assert_told_well, troubles
+
+pytestmark = pytest.mark.anyio
+
+
+def remove_all(ledger: Path) -> None:
+    for path in ledger.parent.glob(f"{ledger.name}*"):
+        path.unlink()
+
+
+def remove_file(ledger: Path) -> None:
+    ledger.unlink()
+
+
+def remove_log(ledger: Path) -> None:
+    ledger.with_name(f"{ledger.name}-wal").unlink()
+
+
+def truncate(ledger: Path) -> None:
+    with ledger.open("r+b") as file:
+        file.truncate(5000)
+
+
+def fill_with_garbage(ledger: Path) -> None:
+    size = ledger.stat().st_size
+    with ledger.open("r+b") as file:
+        file.write(b"garbage " * (size // 8))
+
+
+@pytest.mark.parametrize("damage", [remove_all, truncate, fill_with_garbage])
+async def test_damaged_while_no_agent_runs(node: DamagedNode, damage: Callable[[Path], None]) -> None:
+    first = await node.ready_agent(name="first")
+    claim = await node.held("train", "gpu-1")
+    files = node.claim_files()
+    await first.end(signal.SIGTERM)
+    damage(node.ledger)
+    second = await node.ready_agent(name="second")
+    assert node.claim_files().keys() == files.keys()
+    await node.still_works((claim, "gpu-1"))
+    if damage is not remove_all:
+        assert_said_once(second.output, f"open the ledger {node.ledger}", "set aside", "begun anew")
+        assert list(node.ledger.parent.glob("ledger.db.damaged-*"))
+    assert_said_once(second.output, "take in claim default/train", "gpu-1")
+
+
+@pytest.mark.parametrize("damage", [remove_all, remove_file, remove_log])
+async def test_deleted_under_an_agent(node: DamagedNode, damage: Callable[[Path], None]) -> None:
+    """What the agent has open is whole, so nothing is lost, a kill right after it included."""
+    agent = await node.ready_agent(name="first")
+    claim = await node.held("train", "gpu-1")
+    node.pods.run("pod-of-gone", 4711)
+    gone = await node.held("gone", "gpu-2")
+    await node.released(gone)
+    damage(node.ledger)
+    await until_true(lambda: "written anew" in agent.output)
+    assert_said_once(agent.output, f"the ledger {node.ledger}", "written anew")
+    later = await node.held("later", "gpu-3")
+    await agent.end(signal.SIGKILL)
+    second = await node.ready_agent(name="second")
+    assert await node.holders("gpu-2") == ["gone"]
+    node.pods.end("pod-of-gone")
+    await node.still_works((claim, "gpu-1"), (later, "gpu-3"))
+    assert troubles(second.output) == []
+
+
+@pytest.mark.parametrize("damage", [truncate, fill_with_garbage])
+async def test_overwritten_under_an_agent(node: DamagedNode, damage: Callable[[Path], None]) -> None:
+    agent = await node.ready_agent()
+    claim = await node.held("train", "gpu-1")
+    ids = node.claim_files().keys()
+    damage(node.ledger)
+    remaining = await node.held("next", "gpu-2")
+    await until_true(lambda: "begun anew" in agent.output)
+    await node.ready()
+    assert node.claim_files().keys() > ids
+    await node.still_works((claim, "gpu-1"), (remaining, "gpu-2"))
+    assert_said_once(agent.output, "the ledger", "set aside")
+
+
+async def test_a_newer_versions_ledger_ends_the_agent_and_is_left_alone(node: DamagedNode) -> None:
+    """Going on without it could give a GPU twice; the version that wrote it can go on."""
+    first = await node.ready_agent(name="first")
+    claim = await node.held("train", "gpu-1")
+    await first.end(signal.SIGTERM)
+    with sqlite3.connect(node.ledger) as connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key IN ('schema', 'min_writer')")
+    connection.close()
+    before = node.ledger.read_bytes()
+    second = await node.agent(name="second")
+    await until_true(lambda: second.ended)
+    assert_said_once(second.output, f"open the ledger {node.ledger}", "schema 99", "run the newer version again")
+    assert node.ledger.read_bytes() == before
+    assert node.claim_files() and claim.uid in next(iter(node.claim_files()))
+    assert len(node.devices()) == 8
+
+
+async def test_a_folder_in_the_ledgers_place(node: DamagedNode) -> None:
+    node.ledger.mkdir(parents=True)
+    agent = await node.agent()
+    await until_true(lambda: "is a folder" in agent.output)
+    assert_said_once(agent.output, f"open the ledger {node.ledger}", "is a folder", "remove it")
+    node.ledger.rmdir()
+    await node.ready()
+    await node.still_works()
+    assert_told_well(agent.output)
+
+
+async def test_a_full_disk(node: DamagedNode) -> None:
+    node.mount(node.settings.plugin_dir, "size=2m")
+    agent = await node.ready_agent()
+    claim = await node.held("train", "gpu-1")
+    filler = node.settings.plugin_dir / "filler"
+    fill(filler)
+    waiting = node.allocate("next", "gpu-2", pod="pod-of-next")
+    import asyncio
+
+    preparing = asyncio.create_task(node.prepare("pod-of-next", waiting))
+
+    async def waits() -> bool:
+        return any("free space" in entry["for"] for entry in (await node.status())["waiting"])
+
+    await until(waits)
+    await asyncio.sleep(3.0)
+    filler.unlink()
+    await preparing
+    await node.still_works((claim, "gpu-1"), (waiting, "gpu-2"))
+    assert_said_once(agent.output, f"write the ledger {node.ledger}", "free space")
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+
+
+async def test_a_disk_that_turned_read_only(node: DamagedNode) -> None:
+    node.mount(node.settings.plugin_dir, "size=8m")
+    agent = await node.ready_agent()
+    claim = await node.held("train", "gpu-1")
+    node.remount(node.settings.plugin_dir, "ro")
+    import asyncio
+
+    waiting = node.allocate("next", "gpu-2", pod="pod-of-next")
+    preparing = asyncio.create_task(node.prepare("pod-of-next", waiting))
+    await asyncio.sleep(5.0)
+    node.remount(node.settings.plugin_dir, "rw")
+    await preparing
+    await node.still_works((claim, "gpu-1"), (waiting, "gpu-2"))
+    assert_said_once(agent.output, "read-only")
