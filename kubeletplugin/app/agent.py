@@ -80,26 +80,35 @@ class Agent:
         self._uid = settings.pod_uid or str(uuid.uuid4())
         self._started = False
         self._broken = ""
+        self._unmade = "starting"
         self._metrics = Metrics()
+        self._scraper = Scraper(self._metrics, self._clock)
 
     def stop(self) -> None:
         """Ends ``run`` in order; it may be called before, or more than once."""
         self._stop.set()
 
     async def run(self) -> None:
-        parts = await self._unless_stopped(self._make_parts())
-        if parts is None:
-            return
+        """HTTP comes first and goes last, so that no livenessProbe ends an agent that waits for something."""
+        if endpoint := self._settings.http_endpoint:
+            self._spawn(HttpEnd(endpoint, self._unready, self._scraper.scrape, self._clock).run(), "HTTP")
+        try:
+            parts = await self._unless_stopped(self._make_parts())
+            if parts is not None:
+                await self._run(parts)
+        finally:
+            await self._cancel_tasks()
+
+    async def _run(self, parts: Parts) -> None:
         self._health = LookReports(self._settings.node_name, self._clock)
         self._active = ActiveNode(parts)
         self._parts = parts
         self._plugin = self._make_plugin(parts)
         path = control.socket_path(self._settings.plugin_dir, DRIVER_NAME, self._uid)
-        scraper = Scraper(self._metrics, self._view, self._active.view, parts.pods.get, self._clock)
+        self._scraper.follow(self._view, self._active.view, parts.pods.get)
+        self._unmade = ""
         more = release.routes(self._active, self._settings.host_root / "proc")
-        server = control.ControlServer(path, self._status, self._unready, scraper.scrape, more)
-        if self._settings.http_endpoint:
-            self._spawn(HttpEnd(self._settings.http_endpoint, self._unready, scraper.scrape, self._clock).run(), "HTTP")
+        server = control.ControlServer(path, self._status, self._unready, self._scraper.scrape, more)
         self._spawn(parts.inventory.run(), "inventory")
         self._spawn(self._feed_health(parts.inventory), "health")
         self._spawn(self._recorder.run(), "events")
@@ -179,6 +188,7 @@ class Agent:
                 " and mounted into the agent's pod at the same path?",
                 registry,
             )
+            self._unmade = f"the kubelet's folder {registry} isn't there"
         while not await asyncio.to_thread(registry.is_dir):
             await self._clock.sleep(1.0)
         folder = self._settings.plugin_dir
@@ -244,6 +254,8 @@ class Agent:
         log.info("registered: %s, %s, epoch %s", status.registered, status.state.value, status.epoch)
 
     def _unready(self) -> str:
+        if self._unmade:
+            return self._unmade
         if not self._started:
             return self._parts.inventory.problem or "starting"
         status = self._plugin.status
@@ -294,12 +306,15 @@ class Agent:
         await server.stop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._recorder.flush(), 1.0)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._cancel_tasks()
         parts.workers.close()
         await asyncio.to_thread(parts.workers.join, LAST_CALLS_SECONDS)
         await parts.api.close()
+
+    async def _cancel_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Parts]) -> Parts | None:
         """The outcome of ``work``, or None when the stop came first."""

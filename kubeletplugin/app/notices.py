@@ -9,7 +9,7 @@ from kubeapi.errors import ApiError
 from kubeapi.events import EventRecorder, ObjectReference
 from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.pods import PodRecord
-from kubeletplugin.app.standing import news, standing
+from kubeletplugin.app.standing import tell
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.prepare.model import ClaimRef
@@ -55,11 +55,10 @@ class NodeNotices:
 
     def inventory_changed(self, inventory: Inventory) -> Mapping[str, str]:
         """Says what is withheld anew and what is back. Returns what has been told and stands, for ``take_up``."""
-        now = standing(inventory)
-        for sentence in news(self._told, now, inventory):
+        said, self._told = tell(self._told, inventory)
+        for sentence in said:
             say = self._warn if sentence.warning else self._say
             say(sentence.reason, sentence.action, sentence.note)
-        self._told = {subject: sentence.note for subject, sentence in now.items()}
         return self._told
 
     # --- slices ---

@@ -12,23 +12,28 @@ from kubeletplugin.clock import Clock
 
 
 class Scraper:
-    """Takes at most a second: see view."""
+    """Counters from the start, and from ``follow`` on what the agent knows. A scrape takes at most a second: see
+    view."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        agent: Callable[[], AgentView],
-        ledger: Callable[[], Awaitable[LedgerView | None]],
-        find_pod: FindPod,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
-        self._agent = agent
-        self._ledger = LedgerViews(ledger, clock)
-        metrics.add(NodeCollector(agent, self._ledger, find_pod, clock))
+        self._clock = clock
+        self._refresh: Callable[[], Awaitable[None]] | None = None
+
+    def follow(
+        self,
+        agent: Callable[[], AgentView],
+        read_ledger: Callable[[], Awaitable[LedgerView | None]],
+        find_pod: FindPod,
+    ) -> None:
+        """To be called once. ``read_ledger`` answers None while this instance isn't active."""
+        ledger = LedgerViews(read_ledger, self._clock)
+        self._refresh = lambda: ledger.refresh(agent().epoch)
+        self._metrics.add(NodeCollector(agent, ledger, find_pod, self._clock))
 
     async def scrape(self, accept: str) -> tuple[bytes, str]:
         """The exposition and its content type; ``accept`` is the HTTP header."""
-        await self._ledger.refresh(self._agent().epoch)
+        if self._refresh is not None:
+            await self._refresh()
         encode, content_type = choose_encoder(accept)
         return encode(self._metrics.registry), content_type

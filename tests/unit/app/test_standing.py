@@ -1,10 +1,11 @@
 """Withdrawn and returned devices: which sentences, when they are said again and when they end in silence."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
 
-from kubeletplugin.app.standing import news, standing
+from kubeletplugin.app.standing import tell
 from kubeletplugin.inventory.model import Device, DeviceKind, Inventory, Notice, WithheldGpu
 
 LOST = WithheldGpu(3, "GPU-3", "0000:03:00.0", "the GPU is lost")
@@ -23,16 +24,14 @@ def device(uuid: str = "GPU-3", problem: str = "") -> Device:
 class People:
     """Who hear the news, from the start of one instance to the next."""
 
-    told: dict[str, str] = field(default_factory=dict)
+    told: Mapping[str, str] = field(default_factory=dict)
 
     def hear(
         self, *devices: Device, withheld: tuple[WithheldGpu, ...] = (), notices: tuple[str, ...] = ()
     ) -> list[str]:
         inventory = Inventory("580.1", devices, withheld, notices=tuple(Notice("", text) for text in notices))
-        now = standing(inventory)
-        said = list(news(self.told, now, inventory))
-        self.told = {subject: sentence.note for subject, sentence in now.items()}
-        assert not list(news(self.told, now, inventory)), "said twice"
+        said, self.told = tell(self.told, inventory)
+        assert tell(self.told, inventory) == ([], self.told), "said twice"
         return [f"{'!' if it.warning else ''}{it.reason}: {it.note}" for it in said]
 
 
@@ -43,6 +42,24 @@ def test_a_gpu_is_withheld_and_returns(gpu: WithheldGpu, name: str) -> None:
     people = People()
     assert people.hear(withheld=(gpu,)) == [f"!GPUWithheld: GPU {name} isn't offered: {gpu.reason}"]
     assert people.hear(device()) == [f"GPUReturned: GPU {name} is offered again"]
+
+
+@pytest.mark.parametrize("silent", [replace(LOST, uuid=""), replace(LOST, uuid="", pci_bus_id="")])
+def test_a_lost_gpu_that_a_new_agent_cant_name_is_the_one_of_its_place(silent: WithheldGpu) -> None:
+    people = People()
+    people.hear(withheld=(LOST,))
+    other = replace(silent, index=4, pci_bus_id=silent.pci_bus_id and "0000:04:00.0")
+    assert people.hear(withheld=(silent, other)) == [
+        f"!GPUWithheld: GPU {other.pci_bus_id or 4} isn't offered: the GPU is lost"
+    ]
+    assert people.hear(device(), withheld=(other,)) == ["GPUReturned: GPU GPU-3 is offered again"]
+
+
+def test_a_gpu_that_says_who_it_is_is_nobody_elses_place() -> None:
+    people = People()
+    people.hear(withheld=(LOST,))
+    moved, silent = replace(LOST, index=4), WithheldGpu(3, "", "", "the GPU is lost")
+    assert people.hear(withheld=(silent, moved)) == ["!GPUWithheld: GPU 3 isn't offered: the GPU is lost"]
 
 
 def test_another_reason_is_news() -> None:
