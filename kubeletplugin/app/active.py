@@ -17,6 +17,7 @@ from kubeletplugin.app.claim_status import ClaimStatuses
 from kubeletplugin.app.claim_watch import ClaimWatches
 from kubeletplugin.app.file_watch import FileWatch
 from kubeletplugin.app.hardware import SYS, Hardware, NvmlDevicePids
+from kubeletplugin.app.ledger_file import LedgerFile
 from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.metrics.view import LedgerView
 from kubeletplugin.app.notices import NodeNotices
@@ -30,8 +31,6 @@ from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.inventory.watcher import InventoryService
 from kubeletplugin.lease.lease import Lease
-from kubeletplugin.ledger import files
-from kubeletplugin.ledger.errors import LedgerDamagedError
 from kubeletplugin.ledger.store import Ledger
 from kubeletplugin.nvml.worker import NvmlWorkers
 from kubeletplugin.prepare.by_hand import Draining
@@ -40,12 +39,14 @@ from kubeletplugin.prepare.manager import ClaimManager
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
 from kubeletplugin.prepare.processes import PodCgroups, PodProcesses
 from kubeletplugin.slices.controller import SliceController
+from kubeletplugin.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
 LEDGER_FILE = "ledger.db"
 CDI_PREFIX = "k8s.gpu.nvidia.com-"
 RESTART_SECONDS = 5.0
+KEEP_SPECS = "keep the driver's CDI file"
 FOLLOW_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 5.0
 """How long a take-over waits for a look under bound names; without one it goes on with what is known."""
@@ -74,10 +75,15 @@ class ActiveNode:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._ledger: Ledger | None = None
+        path = parts.settings.plugin_dir / LEDGER_FILE
+        self._file = LedgerFile(path, parts.lease, parts.clock, parts.notices, self._damaged)
+        self.begin_anew: Callable[[str], None] = log.error
+        """Told why this instance must step back and take over again."""
         self._manager: ClaimManager | None = None
         self._watches: ClaimWatches | None = None
         self._waker: Waker | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._troubles = Troubles(log)
         self._claims_changed = asyncio.Event()
 
     # --- calls ---
@@ -116,11 +122,14 @@ class ActiveNode:
             raise NotActiveError("serve a call: this instance isn't active")
         return self._manager
 
+    def _damaged(self, reason: str) -> None:
+        self.begin_anew(reason)
+
     # --- life ---
     async def activate(self, epoch: int) -> None:
         parts = self._parts
         parts.metrics.takeovers.inc()
-        self._ledger = ledger = await self._open_ledger(epoch)
+        self._ledger = ledger = await self._file.open(epoch)
         crashpoints.reached("takeover.opened")
         writer = SpecWriter(
             parts.settings.cdi_dir,
@@ -150,12 +159,13 @@ class ActiveNode:
         crashpoints.reached("takeover.recovered")
         watch = FileWatch(KubeletStateFile(parts.settings.kubelet_root_dir).path)
         self._start("sweep", manager.run)
+        self._start("keep the ledger's file", lambda: self._file.keep(ledger))
         self._start("watch the node's pods", parts.pods.run)
         if parts.settings.wake_pods:
             self._waker = waker = self._new_waker(manager)
             self._start("wake pods", waker.run)
         self._start("publish the inventory", lambda: self._publish(ledger, manager, bound))
-        self._start("keep the driver's CDI file", lambda: self._refresh_specs(specs))
+        self._start(KEEP_SPECS, lambda: self._refresh_specs(specs))
         self._start("watch the kubelet's state", watch.run)
         self._start("read the kubelet's state", lambda: _observe_kubelet(manager, watch))
         self._claims_changed.set()
@@ -191,19 +201,6 @@ class ActiveNode:
             return await asyncio.to_thread(self._parts.lease.lost)
         except RecoverableError:
             return False
-
-    async def _open_ledger(self, epoch: int) -> Ledger:
-        parts = self._parts
-        path = parts.settings.plugin_dir / LEDGER_FILE
-        boot_id = parts.lease.boot_id
-        try:
-            return await Ledger.open(path, fence=parts.lease, boot_id=boot_id, epoch=epoch)
-        except LedgerDamagedError as error:
-            stamp = parts.clock.now().strftime("%Y%m%dT%H%M%SZ")
-            aside = await asyncio.to_thread(files.set_aside, path, stamp, parts.lease)
-            crashpoints.reached("takeover.set-aside")
-            parts.notices.ledger_damaged(str(error), aside)
-            return await Ledger.open(path, fence=parts.lease, boot_id=boot_id, epoch=epoch)
 
     async def _look_under_bindings(self) -> None:
         """Until one succeeded: a name as it was looked up before may mean another GPU than the one it is bound to."""
@@ -278,7 +275,9 @@ class ActiveNode:
                 try:
                     await asyncio.to_thread(specs.refresh, inventory.driver_version)
                 except RecoverableError as error:
-                    log.warning("%s", error)
+                    self._troubles.failed(KEEP_SPECS, error)
+                else:
+                    self._troubles.over(KEEP_SPECS)
 
     async def _tell_looks(self, statuses: ClaimStatuses) -> None:
         async for _ in self._parts.inventory.looks():
@@ -313,8 +312,8 @@ class ActiveNode:
                 if await self._lost():
                     return
                 log.warning("%s: the lease was busy, beginning anew in %g s", name, RESTART_SECONDS)
-            except Exception:
-                log.exception("%s: failed, beginning anew in %g s", name, RESTART_SECONDS)
+            except Exception as error:
+                self._troubles.failed(name, error)
             await self._parts.clock.sleep(RESTART_SECONDS)
 
 

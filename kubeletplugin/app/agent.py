@@ -104,6 +104,7 @@ class Agent:
         self._active = ActiveNode(parts)
         self._parts = parts
         self._plugin = self._make_plugin(parts)
+        self._active.begin_anew = self._plugin.begin_anew
         path = control.socket_path(self._settings.plugin_dir, DRIVER_NAME, self._uid)
         self._scraper.follow(self._view, self._active.view, parts.pods.get)
         self._unmade = ""

@@ -1,4 +1,5 @@
-"""Tells when a file was written or replaced, by inotify on its folder (Linux; no library of the standard one does).
+"""Tells when a file was written, replaced or taken away, by inotify on its folder (Linux; nothing in the standard
+library does).
 
 The kubelet's dra_manager_state changes at every pod that uses a claim, and what it said in between is lost, so polling
 would miss pods; and an idle node should wake nobody.
@@ -14,9 +15,9 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 _EVENT = struct.Struct("iIII")
-_CLOSE_WRITE, _MOVED_TO, _DELETE, _MOVE_SELF = 0x8, 0x80, 0x200, 0x800
+_CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _DELETE, _MOVE_SELF = 0x8, 0x40, 0x80, 0x200, 0x800
 _OVERFLOW, _IGNORED = 0x4000, 0x8000
-_WANTED = _CLOSE_WRITE | _MOVED_TO | _DELETE | _MOVE_SELF
+_WANTED = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _DELETE | _MOVE_SELF
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 POLL_SECONDS = 1.0
 """Between two looks where inotify can't be had (its instances are used up, the folder is gone)."""

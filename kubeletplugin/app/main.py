@@ -1,6 +1,7 @@
 """`gpuclaim kubeletplugin`: settings, logs, and one Agent until it is told to stop."""
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -39,13 +40,23 @@ def main(arguments: Sequence[str]) -> int:
         log.error("%s", error)
         return 1
     except OSError as error:
-        log.error("%s", error)
+        log.error("%s", _explain(error))
         log.debug("where it came from", exc_info=error)
         return 1
     except Exception:
         log.exception("end on an error that nobody foresaw")
         return 1
     return 0
+
+
+def _explain(error: OSError) -> str:
+    advice = {
+        errno.ENOSPC: "free space there (or inodes: df -i)",
+        errno.EROFS: "make it writable (the kernel log says why a disk isn't any more)",
+        errno.EACCES: "run as root, or let the agent write there",
+    }.get(error.errno or 0)
+    where = f"use {error.filename}: {error.strerror}" if error.filename else str(error)
+    return f"{where}; {advice}" if advice else where
 
 
 def _print(text: str) -> int:

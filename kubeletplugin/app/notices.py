@@ -86,6 +86,9 @@ class NodeNotices:
     def ledger_damaged(self, problem: str, aside: Path) -> None:
         self._warn("LedgerDamaged", "SetAside", f"{problem}; it was set aside as {aside} and begun anew")
 
+    def ledger_rescued(self, note: str) -> None:
+        self._warn("LedgerRemoved", "WriteAnew", note)
+
     def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
         self._metrics.drains_overdue.inc()
         note = f"device {device.name} has been draining for long: {reason}"

@@ -137,6 +137,10 @@ class DraPlugin:
             self._registered, self._refusal, self._takeover.state, self._lease.epoch, self._takeover.failure
         )
 
+    def begin_anew(self, reason: str) -> None:
+        """See TakeOver.begin_anew."""
+        self._takeover.begin_anew(reason)
+
     async def start(self) -> None:
         """Returns when the registration socket is there; FatalError names what is missing."""
         folder = self._paths.dra.parent

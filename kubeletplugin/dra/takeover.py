@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from kubeletplugin import crashpoints
 from kubeletplugin.clock import Clock
@@ -27,8 +27,13 @@ from kubeletplugin.errors import AgentError, FatalError, NotActiveError, Recover
 from kubeletplugin.lease.lease import Lease
 from kubeletplugin.lease.record import LeaseRecord
 from kubeletplugin.lease.stale import StaleDetector
+from kubeletplugin.troubles import Troubles
 
 log = logging.getLogger(__name__)
+
+BEAT = "write a heartbeat"
+LOOK = "look at the lease"
+TAKE_OVER = "take over"
 
 
 class ActiveWork(Protocol):
@@ -90,11 +95,12 @@ class TakeOver:
         self._transition = asyncio.Lock()
         self._attempt: asyncio.Task[None] | None = None
         self._was_registered = False
-        self._yielding: set[asyncio.Task[bool]] = set()
+        self._yielding: set[asyncio.Task[Any]] = set()
         self._unresponsive: object = None
         self._not_before = 0.0
         self._failures = 0
         self._not_before_another = 0.0
+        self._troubles = Troubles(log, logging.ERROR)
         self.failure = ""
         self.passed_over = ""
         """The socket of the instance that hung when this one took over from it, else empty."""
@@ -127,21 +133,17 @@ class TakeOver:
 
     async def run(self) -> None:
         """The heartbeat of a holder of the lease, the looks of a standby; for ever, whatever goes wrong in one."""
-        await asyncio.gather(self._for_ever(self.beat), self._for_ever(self.look))
+        await asyncio.gather(self._for_ever(BEAT, self.beat), self._for_ever(LOOK, self.look))
 
-    async def _for_ever(self, work: Callable[[], Awaitable[None]]) -> None:
-        trouble = ""
+    async def _for_ever(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await self._clock.sleep(self._timing.look)
             try:
                 await work()
-                trouble = ""
-            except RecoverableError as error:
-                known, trouble = trouble, str(error)
-                if trouble != known:
-                    log.error("look at the lease", extra={"error": trouble})
-            except Exception:
-                log.exception("look at the lease")
+            except Exception as error:
+                self._troubles.failed(name, error)
+            else:
+                self._troubles.over(name)
 
     async def beat(self) -> None:
         """One heartbeat, if this instance holds the lease; steps back if it is another's by now."""
@@ -167,6 +169,12 @@ class TakeOver:
         """Steps back if the lease is another's by now; for whoever met a NotActiveError."""
         if self._state is State.ACTIVE and self._lease.lost():
             await self._step_back("lost the lease")
+
+    def begin_anew(self, reason: str) -> None:
+        """For an active instance that can't go on as it is: it steps back, and whoever looks next takes over."""
+        task = asyncio.create_task(self._step_back(reason, release=True), name="begin anew")
+        self._yielding.add(task)
+        task.add_done_callback(self._yielding.discard)
 
     async def give_up(self, asker: str) -> bool:
         """Yields to ``asker``. Returns whether this instance was active, when its effects are finished."""
@@ -233,6 +241,7 @@ class TakeOver:
             crashpoints.reached("takeover.activated")
             self._beat_once()
             self.failure, self._failures = "", 0
+            self._troubles.over(TAKE_OVER)
             self._set(State.ACTIVE)
         except asyncio.CancelledError:
             await self._leave(State.STANDBY, release=True)
@@ -253,21 +262,17 @@ class TakeOver:
         self._failures += 1
         self._not_before = now + timing.retry_after
         self._not_before_another = now + min(timing.retry_after * 2 ** min(self._failures, 16), timing.last_retry)
-        known, self.failure = self.failure, _told(error)
-        if self.failure == known:
-            log.debug("take over: fails as before", extra={"error": known})
-        elif isinstance(error, AgentError):
-            log.error("take over", extra={"error": str(error)})
-        else:
-            log.error("take over", exc_info=error)
+        self.failure = _told(error)
         if isinstance(error, FatalError):
-            self._on_fatal(error)
+            self._on_fatal(error)  # whoever ends the process tells it
+        else:
+            self._troubles.failed(TAKE_OVER, error)
 
-    async def _step_back(self, reason: str) -> None:
+    async def _step_back(self, reason: str, *, release: bool = False) -> None:
         async with self._transition:
             if self._state is State.ACTIVE:
                 log.warning("step back", extra={"reason": reason})
-                await self._leave(State.STANDBY)
+                await self._leave(State.STANDBY, release=release)
 
     async def _leave(self, state: State, *, release: bool = False) -> None:
         self._set(State.YIELDING)

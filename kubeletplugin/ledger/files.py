@@ -18,6 +18,11 @@ BUSY_SECONDS = 2.0
 stopped one is inside a transaction, and that doesn't end by waiting."""
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_SCHEMA})
+_ADVICE = {
+    sqlite3.SQLITE_FULL: "free space there (or inodes: df -i)",
+    sqlite3.SQLITE_READONLY: "make its folder writable (the kernel log says why the file system isn't)",
+    sqlite3.SQLITE_IOERR: "look for errors of the disk in the kernel log",
+}
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
@@ -36,7 +41,8 @@ def translate(error: sqlite3.Error, doing: str) -> Exception:
     if primary in _BUSY:
         return LedgerBusyError(f"{doing}: another process has it locked")
     if isinstance(error, sqlite3.OperationalError):
-        return LedgerIOError(f"{doing}: {error}")
+        advice = _ADVICE.get(primary or 0)
+        return LedgerIOError(f"{doing}: {error}; {advice}" if advice else f"{doing}: {error}")
     return error
 
 
@@ -127,7 +133,8 @@ def _read(path: Path, options: str) -> Snapshot:
 
 
 def set_aside(path: Path, stamp: str, fence: Fence) -> Path:
-    """Renames a damaged ledger, its log with it, to ``<name>.damaged-<stamp>`` and returns the new path.
+    """Renames a damaged ledger, its log with it, to ``<name>.damaged-<stamp>`` and returns the new path. Whatever of it
+    is missing is passed over.
 
     For the active instance only, with the ledger closed. It is done under the lease: an activation may be given up
     while this runs in its thread, and the next holder's ledger must not be renamed. Raises LedgerIOError,
@@ -136,11 +143,10 @@ def set_aside(path: Path, stamp: str, fence: Fence) -> Path:
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
     with fence.held():
         try:
-            for suffix in ("-wal", "-shm"):
-                log = path.with_name(path.name + suffix)
-                if log.exists():
-                    log.rename(aside.with_name(aside.name + suffix))
-            path.rename(aside)
+            for suffix in ("-wal", "-shm", ""):
+                part = path.with_name(path.name + suffix)
+                if part.exists():
+                    part.rename(aside.with_name(aside.name + suffix))
         except OSError as error:
             raise LedgerIOError(f"set the damaged ledger {path} aside: {error.strerror}") from error
     return aside

@@ -13,11 +13,12 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from kubeletplugin import crashpoints
 from kubeletplugin.errors import NotActiveError
-from kubeletplugin.ledger import files, queries, schema
+from kubeletplugin.ledger import files, queries, rescue, schema
+from kubeletplugin.ledger.errors import LedgerDamagedError
 from kubeletplugin.ledger.files import Fence
 from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice, Hold, Intent, Snapshot
 
@@ -28,8 +29,21 @@ _left_open: list[sqlite3.Connection] = []
 """Kept, so that no garbage collection closes them."""
 
 
+class LedgerObserver(Protocol):
+    """Must return at once and not raise."""
+
+    def ledger_rescued(self, note: str) -> None:
+        """The file was written anew; told in the ledger's thread."""
+
+    def ledger_damaged(self, problem: str) -> None:
+        """Nothing of this Ledger can be relied on any more."""
+
+
 class Ledger:
-    """Made by ``open``. Methods raise NotActiveError, LedgerBusyError, LedgerIOError, LedgerDamagedError.
+    """Made by ``open``. Methods raise NotActiveError, LedgerBusyError, LedgerIOError, LedgerDamagedError; after the
+    last of these only another ``open`` helps.
+
+    A file that somebody else took away, replaced or wrote to is written anew before the next commit, or by ``check``.
 
     ``close`` is for an orderly end only. A process that lost the lease leaves the file open or ends by os._exit:
     a close would checkpoint and drop locks beside the new holder. A close is under the lease like any write, since it
@@ -37,18 +51,35 @@ class Ledger:
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, executor: Executor, fence: Fence, *, path: Path, boot_id: str, epoch: int
+        self,
+        connection: sqlite3.Connection,
+        executor: Executor,
+        fence: Fence,
+        *,
+        path: Path,
+        boot_id: str,
+        epoch: int,
+        observer: LedgerObserver | None = None,
     ) -> None:
         self._connection = connection
+        self._stamp = rescue.stamp(path)
         self._executor = executor
         self._fence = fence
+        self._observer = observer
         self.path = path
         self.boot_id = boot_id
         self.epoch = epoch
 
     @classmethod
     async def open(
-        cls, path: Path, *, fence: Fence, boot_id: str, epoch: int = 0, executor: Executor | None = None
+        cls,
+        path: Path,
+        *,
+        fence: Fence,
+        boot_id: str,
+        epoch: int = 0,
+        executor: Executor | None = None,
+        observer: LedgerObserver | None = None,
     ) -> Self:
         """Opens or creates the file and grows its schema. ``executor`` must run one thing at a time and is taken over;
         by default a thread of its own. Raises LedgerTooNewError, too."""
@@ -69,7 +100,16 @@ class Ledger:
         except BaseException:
             own.shutdown(wait=False)
             raise
-        return cls(connection, own, fence, path=path, boot_id=boot_id, epoch=epoch)
+        return cls(connection, own, fence, path=path, boot_id=boot_id, epoch=epoch, observer=observer)
+
+    async def check(self) -> None:
+        """Writes the file anew if somebody else has touched it; LedgerDamagedError when that is too late."""
+
+        def run() -> None:
+            with self._fence.held():
+                self._keep_file()
+
+        await self._run(run)
 
     async def close(self) -> None:
         """Leaves the file open if the lease isn't held."""
@@ -203,16 +243,39 @@ class Ledger:
             except sqlite3.Error as error:
                 raise files.translate(error, f"read the ledger {self.path}") from error
 
-        return await asyncio.get_running_loop().run_in_executor(self._executor, run)
+        return await self._run(run)
 
     async def _write(
         self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         def run() -> T:
             with self._fence.held():
-                return _transact(self._connection, lambda: query(self._connection, *args, **kwargs), self.path)
+                self._keep_file()
+                try:
+                    return _transact(self._connection, lambda: query(self._connection, *args, **kwargs), self.path)
+                finally:
+                    self._stamp = rescue.stamp(self.path)
 
-        return await asyncio.get_running_loop().run_in_executor(self._executor, run)
+        return await self._run(run)
+
+    def _keep_file(self) -> None:
+        if rescue.stamp(self.path) == self._stamp:
+            return
+        self._connection = rescue.write_anew(self._connection, self.path)
+        self._stamp = rescue.stamp(self.path)
+        if self._observer is not None:
+            self._observer.ledger_rescued(
+                f"the ledger {self.path} was removed, replaced or written to while the agent had it open; it was"
+                " written anew and nothing is lost; leave it alone while the agent runs"
+            )
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        except LedgerDamagedError as error:
+            if self._observer is not None:
+                self._observer.ledger_damaged(str(error))
+            raise
 
 
 def _transact(connection: sqlite3.Connection, work: Callable[[], T], path: Path) -> T:

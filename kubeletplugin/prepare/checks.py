@@ -23,6 +23,7 @@ from kubeletplugin.prepare.ports import Node
 from kubeletplugin.prepare.release import Releaser
 from kubeletplugin.prepare.sightings import Sightings
 from kubeletplugin.prepare.slots import ClaimTurns
+from kubeletplugin.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Checks:
         self._turns = turns
         self._sightings = sightings
         self._releaser = releaser
+        self._troubles = Troubles(log)
 
     async def standing(self, hold: Hold) -> Standing:
         """Of a claim's hold (not a draining one), by a live GET; ends it if it is over and may be ended."""
@@ -75,7 +77,9 @@ class Checks:
                 if self._sightings.moved(record.uid):
                     await self._tell_of_move(record)
             except (ClaimError, RecoverableError, api_errors.ApiError) as error:
-                log.warning("check claim %s/%s: %s", record.namespace, record.name, error, extra={"claim": record.uid})
+                self._troubles.failed(f"check claim {record.namespace}/{record.name}", error)
+            else:
+                self._troubles.over(f"check claim {record.namespace}/{record.name}")
         node.notices.swept()
 
     async def remove_stray_files(self, kubelet: KubeletClaims) -> None:

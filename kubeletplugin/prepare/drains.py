@@ -14,6 +14,7 @@ from kubeletplugin.prepare.bells import Bells
 from kubeletplugin.prepare.leftovers import Leftover, leftover
 from kubeletplugin.prepare.ports import Node
 from kubeletplugin.prepare.release import DRAINS, Releaser
+from kubeletplugin.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ OVERDUE_SECONDS = 600.0
 """From here on a person should know: nothing that ends by itself takes so long."""
 
 RETRY_SECONDS = 5.0
+LOOK = "look at draining devices"
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class DrainWatch:
         self._bells = bells
         self._releaser = releaser
         self._followed: dict[int, _Followed] = {}
+        self._troubles = Troubles(log)
 
     def reason(self, hold_id: int) -> str:
         """As of the last look; empty for a drain not looked at yet."""
@@ -77,6 +80,17 @@ class DrainWatch:
                 self._follow(hold, rest)
         return self._interval() if left else None
 
+    async def _pass_or_retry(self) -> float | None:
+        try:
+            seconds = await self.look()
+        except NotActiveError:
+            raise
+        except Exception as error:
+            self._troubles.failed(LOOK, error)
+            return RETRY_SECONDS
+        self._troubles.over(LOOK)
+        return seconds
+
     async def end(self, hold: Hold) -> None:
         """Whatever is left: those who wait for the device go on."""
         crashpoints.reached("drain.over")
@@ -88,15 +102,6 @@ class DrainWatch:
         self._node.claims_changed()
         if followed is not None and followed.overdue:
             self._node.notices.drain_over(hold.device)
-
-    async def _pass_or_retry(self) -> float | None:
-        try:
-            return await self.look()
-        except NotActiveError:
-            raise
-        except Exception:
-            log.exception("look at draining devices")
-            return RETRY_SECONDS
 
     def _follow(self, hold: Hold, rest: Leftover) -> None:
         now = self._node.clock.monotonic()

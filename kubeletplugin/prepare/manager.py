@@ -46,6 +46,7 @@ from kubeletplugin.prepare.runs import Runs
 from kubeletplugin.prepare.sightings import Sightings
 from kubeletplugin.prepare.slots import ClaimTurns
 from kubeletplugin.prepare.strays import Strays
+from kubeletplugin.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ T = TypeVar("T")
 LINGER_SECONDS = 120.0
 """How long a run goes on after its caller's deadline: the kubelet's next try comes 60 to 90 s later."""
 
+SWEEP = "sweep"
 SWEEP_SECONDS = 30.0
 
 RETRY_SECONDS = 5.0
@@ -120,6 +122,7 @@ class ClaimManager:
         self._healer = Healer(self._node, self._turns, self._runs)
         self.prospects = Prospects(self._node, self._runs, preparer)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._troubles = Troubles(log)
         self._yielding = False
 
     # --- calls ---
@@ -199,7 +202,7 @@ class ClaimManager:
         lost for good. No other failure ends either of the two."""
         work = {
             asyncio.ensure_future(self._standing("wait for draining devices", self._drains.run)),
-            asyncio.ensure_future(self._standing("sweep", self._sweeps)),
+            asyncio.ensure_future(self._standing(SWEEP, self._sweeps)),
         }
         try:
             ended, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
@@ -253,6 +256,7 @@ class ClaimManager:
         while True:
             await self._node.clock.sleep(SWEEP_SECONDS)
             await self.sweep()
+            self._troubles.over(SWEEP)
 
     async def _standing(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begins ``work`` anew whenever it fails, until the lease is lost: a lock that wasn't free, or a file that
@@ -263,11 +267,9 @@ class ClaimManager:
             except NotActiveError as error:
                 if await self._is_over():
                     raise
-                log.warning("%s: %s", name, error)
-            except RecoverableError as error:
-                log.warning("%s: %s", name, error)
-            except Exception:
-                log.exception("%s: failed, beginning anew in %g s", name, RETRY_SECONDS)
+                self._troubles.failed(name, error)
+            except Exception as error:
+                self._troubles.failed(name, error)
             await self._node.clock.sleep(RETRY_SECONDS)
 
     async def _is_over(self) -> bool:

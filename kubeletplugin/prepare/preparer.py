@@ -96,7 +96,8 @@ class Preparer:
                 allocation = error.allocation
                 log.info("begin prepare anew: the claim was allocated differently", extra={"claim": allocation.uid})
             except RecoverableError as error:
-                log.warning("prepare: %s", error, extra={"claim": effort.ref.uid})
+                if effort.reason != str(error):
+                    log.warning("prepare: %s", error, extra={"claim": effort.ref.uid})
                 effort.reason = str(error)
                 await self._pause_for(effort, LOOK_AGAIN_SECONDS)
                 allocation = await self._read(effort)

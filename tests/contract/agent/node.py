@@ -23,7 +23,7 @@ from kubeapi.client import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Json
 from kubeletplugin.app.agent import Agent
 from kubeletplugin.app.settings import Settings
 from kubeletplugin.clock import Clock, SystemClock
-from kubeletplugin.errors import FatalError
+from kubeletplugin.errors import FatalError, RecoverableError
 from kubeletplugin.nvml.simulated import SimulatedNode, open_node
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class AgentNode:
         async def is_ready() -> dict[str, Any]:
             try:
                 status = await self.status()
-            except FatalError:
+            except (FatalError, RecoverableError):
                 return {}
             return status if status.get("ready") is True else {}
 

@@ -31,5 +31,7 @@ async def node(anyio_backend: str) -> AsyncIterator[DamagedNode]:
         yield node
     finally:
         await node.stop()
+        for log in sorted(folder.glob("*.log")):
+            print(log.name, log.read_text(), sep="\n")  # noqa: T201
         node.unmount()
         remove(folder)

@@ -526,7 +526,8 @@ async def test_a_failure_is_logged_once_while_it_lasts(world: World, caplog: pyt
     one.takeover.registered()
     await world.clock.advance(60)
     assert len(one.work.epochs) > 5
-    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["take over"]
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert told == ["take over: open the ledger: disk full"]
     await world.close()
 
 

@@ -1,0 +1,79 @@
+"""The ledger's file taken away, replaced or written to by somebody else, while we have it open.
+
+SQLite goes on with the file that it opened, which nobody will find again, or with pages that are in its memory and in
+the log only: what it shows may be whole, and yet be lost with this process. Where it is whole, the file is written anew
+from it. Called by the active instance, under its lease, in the ledger's thread; looks go by stat, since opening the
+file and closing it again would drop SQLite's locks.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+
+from kubeletplugin.errors import RecoverableError
+from kubeletplugin.ledger import files
+from kubeletplugin.ledger.errors import LedgerDamagedError, LedgerIOError
+
+Stamp = tuple[object, ...]
+"""As we left the file and its log; the log's content is SQLite's own matter."""
+
+
+def stamp(path: Path) -> Stamp:
+    file, log = _status(path), _status(log_of(path))
+    return (
+        (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns) if file else None,
+        (log.st_dev, log.st_ino) if log else None,
+    )
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def write_anew(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    """Ends ``connection`` and returns one to the new file at ``path``. What lies there is kept as ``<name>.replaced``.
+
+    Raises LedgerIOError with ``connection`` as it was, LedgerDamagedError when what it shows isn't whole, or when it
+    has ended and there is no other.
+    """
+    _check(connection, path)
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.unlink(missing_ok=True)
+        target = sqlite3.connect(new)
+        try:
+            connection.backup(target)
+        finally:
+            target.close()
+    except (sqlite3.Error, OSError) as error:
+        raise LedgerIOError(f"write the ledger {path} anew: {error}") from error
+    # Its close removes the log by name, so it comes before the new file has one.
+    connection.close()
+    try:
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        if path.exists():
+            path.rename(path.with_name(f"{path.name}.replaced"))
+        new.rename(path)
+        return files.connect(path)
+    except (OSError, RecoverableError) as error:
+        raise LedgerDamagedError(f"write the ledger {path} anew: {error}") from error
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Past what SQLite has in memory."""
+    doing = f"check the ledger {path}, to which somebody else wrote"
+    try:
+        connection.execute("PRAGMA shrink_memory")
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as error:
+        raise files.translate(error, doing) from error
+    if verdict != ("ok",):
+        raise LedgerDamagedError(f"{doing}: {verdict[0]}")
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None

@@ -1,0 +1,34 @@
+"""Trouble that comes again at every try, told once: who reads the log of a night with a full disk should find what
+happened and when it ended, not a line per try (for the API server's: kubeapi.complaints)."""
+
+import logging
+
+from kubeletplugin.errors import AgentError
+
+
+class Troubles:
+    """A line for each text while a trouble lasts (again: debug), and a line when it is over."""
+
+    def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
+        self._log = log
+        self._level = level
+        self._told: dict[str, set[str]] = {}
+
+    def failed(self, what: str, error: Exception) -> None:
+        """``what`` was being done, verb first. What is no AgentError nobody expected: it is told with its origin."""
+        told = self._told.setdefault(what, set())
+        text = f"{type(error).__name__}: {error}"
+        unexpected = None if isinstance(error, AgentError) else error
+        self._log.log(
+            logging.DEBUG if text in told else self._level,
+            "%s: %s",
+            what,
+            error if unexpected is None else "an error that nobody foresaw",
+            exc_info=unexpected,
+        )
+        told.add(text)
+
+    def over(self, what: str) -> None:
+        """Every success may call it."""
+        if self._told.pop(what, None):
+            self._log.info("%s: works again", what)

@@ -1,0 +1,38 @@
+"""Trouble is told once for each text, and so is its end."""
+
+import logging
+
+import pytest
+
+from kubeletplugin.errors import RecoverableError
+from kubeletplugin.troubles import Troubles
+
+log = logging.getLogger("troubles")
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_each_text_once_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    troubles = Troubles(log)
+    for text in ("disk full", "disk full", "read-only", "disk full"):
+        troubles.failed("sweep", RecoverableError(text))
+    troubles.failed("look", RecoverableError("disk full"))
+    assert told(caplog) == ["sweep: disk full", "sweep: read-only", "look: disk full"]
+    caplog.clear()
+    troubles.over("sweep")
+    troubles.over("sweep")
+    troubles.failed("sweep", RecoverableError("disk full"))
+    assert told(caplog) == ["sweep: works again", "sweep: disk full"]
+
+
+def test_what_nobody_foresaw_shows_its_origin_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    troubles = Troubles(log)
+    for _ in range(2):
+        troubles.failed("sweep", KeyError("x"))
+    (record,) = caplog.records
+    assert record.exc_info
+    assert record.getMessage() == "sweep: an error that nobody foresaw"
