@@ -10,7 +10,7 @@ agent. All pods together: a few a second. While the API server is away nothing i
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,7 +43,7 @@ LOOK_SECONDS, LONGEST_LOOK_SECONDS = 2.0, 30.0
 PASS_SECONDS = 0.5
 """Between two passes over the pods."""
 AWAY_SECONDS = 5.0
-"""Between two passes while the API server doesn't answer."""
+"""Between two looks at the same pods while the API server doesn't answer."""
 
 _OF_THIS_POD = (Forbidden, Invalid, Conflict, NotFound)
 """Answers that say nothing of the next pod. None heals by trying again at once."""
@@ -161,12 +161,15 @@ class Waker:
     async def _pass(self) -> float | None:
         """One look at each pod that is due. Seconds until the next is; None while no pod waits."""
         self._note(self._clock.monotonic())
+        due = self._due(self._clock.monotonic())
         try:
-            if await self._look_at_due():
+            if due:
+                await self._look_at(due)
                 self._unanswered.healed()
         except ApiError as error:
             self._unanswered.failed(error, AWAY_SECONDS)
-            await self._clock.sleep(AWAY_SECONDS)
+            for _, waiting in due:
+                waiting.look_at, waiting.pause = self._clock.monotonic() + AWAY_SECONDS, LOOK_SECONDS
         looks = [waiting.look_at for waiting in self._waiting.values()]
         return max(min(looks) - self._clock.monotonic() - PASS_SECONDS, 0.0) if looks else None
 
@@ -177,16 +180,13 @@ class Waker:
         for uid in pods.keys() - self._waiting.keys():
             self._waiting[uid] = _Waiting(now, now + GRACE_SECONDS)
 
-    async def _look_at_due(self) -> bool:
-        """Whether there was a reason to ask the API server. Raises ApiError when it doesn't answer."""
-        due = self._due(self._clock.monotonic())
-        if due:
-            kubelet = await self._offload(self._read_kubelet)
-            for pod, waiting in due:
-                verdict = await self._judge(pod, kubelet)
-                if verdict in WAKE:
-                    await self._wake(pod, waiting, verdict)
-        return bool(due)
+    async def _look_at(self, due: Sequence[tuple[PodRecord, _Waiting]]) -> None:
+        """Raises ApiError when the API server doesn't answer."""
+        kubelet = await self._offload(self._read_kubelet)
+        for pod, waiting in due:
+            verdict = await self._judge(pod, kubelet)
+            if verdict in WAKE:
+                await self._wake(pod, waiting, verdict)
 
     def _due(self, now: float) -> list[tuple[PodRecord, _Waiting]]:
         """Pods that may be woken now, if it would help."""

@@ -86,11 +86,13 @@ class Cluster:
         return self.clock.monotonic() - self._began
 
     # --- what happens ---
-    def bind(self, name: str, *, wakes: int = 0, reserved: bool = True, **status: Any) -> None:
+    def bind(self, name: str, *, wakes: int = 0, reserved: bool = True, deleting: bool = False, **status: Any) -> None:
         """A pod with a claim of its own comes to the node."""
-        metadata = {"uid": f"pod-{name}", "name": name, "namespace": "team"}
+        metadata: Json = {"uid": f"pod-{name}", "name": name, "namespace": "team"}
         if wakes:
-            metadata["annotations"] = {"gpu.nvidia.com/wakes": str(wakes)}  # type: ignore[assignment]
+            metadata["annotations"] = {"gpu.nvidia.com/wakes": str(wakes)}
+        if deleting:
+            metadata["deletionTimestamp"] = "2026-01-02T03:04:05Z"
         spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": f"claim-{name}"}]}
         body = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", **status}}
         consumers = [{"resource": "pods", "name": name, "uid": f"pod-{name}"}] if reserved else []
@@ -176,6 +178,21 @@ async def test_a_refused_pod_is_touched_as_soon_as_the_reason_is_gone() -> None:
     assert cluster.counted == ["refused"]
 
 
+async def test_whatever_may_have_cleared_the_way_makes_looks_frequent_again() -> None:
+    """What was in the way may still be ending when its end is told."""
+    cluster = Cluster()
+    async with cluster.running():
+        cluster.bind("a")
+        cluster.refuse("a")
+        await cluster.clock.advance(100)
+        cluster.waker.way_may_be_clear()
+        await cluster.clock.advance(1)
+        assert cluster.applied == []
+        cluster.prospects["uid-a"] = READY
+        await cluster.clock.advance(2)
+        assert [name for _, name, _ in cluster.applied] == ["a"]
+
+
 async def test_looks_become_rarer_while_nothing_happens() -> None:
     cluster = Cluster()
     async with cluster.running():
@@ -189,6 +206,7 @@ async def test_pods_that_do_not_wait_cost_no_request_and_no_wake_up() -> None:
     cluster = Cluster()
     cluster.bind("runs", containerStatuses=[{"state": {"running": {}}}])
     cluster.bind("over", phase="Succeeded")
+    cluster.bind("leaves", deleting=True)
     async with cluster.running():
         cluster.bind("a")
         await cluster.clock.advance(1)
@@ -264,11 +282,11 @@ async def test_while_the_api_server_is_away_nothing_is_hammered(call: str, caplo
     async with cluster.running():
         for number in range(10):
             cluster.bind(f"p{number}")
-        await cluster.clock.advance(60)
-        assert 5 <= cluster.gets <= 15
+        await cluster.clock.advance(70)
+        assert 5 <= cluster.gets <= 17
         assert len(caplog.messages) == 1
         setattr(cluster, f"{call}_error", None)
-        await cluster.clock.advance(40)
+        await cluster.clock.advance(6)
     assert len({name for _, name, _ in cluster.applied}) == 10
 
 
