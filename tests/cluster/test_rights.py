@@ -137,7 +137,7 @@ def test_a_foreign_device_may_not_be_shown_in_a_claim(as_agent: Kubectl, world: 
         "delete pods -A",
         "create pods -A",
         "update pods -A",
-        "patch pods/status -A",
+        "patch pods --subresource=status -A",
         "delete node node-1",
         "create deviceclass",
         "patch resourceclaims -A",
