@@ -88,7 +88,7 @@ def print_status(status: dict[str, Any]) -> None:
     ready = status.get("ready")
     print(f"agent: {status['state']}" + ("" if ready in (None, True) else f" (not ready: {ready})"))
     rows = [
-        (device["name"], device["state"], *_holder_columns(holder))
+        (device["name"], device["state"], *_holder_columns(holder, device.get("problem", "")))
         for device in status.get("devices", [])
         for holder in device["holders"] or [None]
     ]
@@ -100,11 +100,11 @@ def print_status(status: dict[str, Any]) -> None:
         print(f"withheld: GPU {gpu['index']} {gpu['uuid']}: {gpu['reason']}")
 
 
-def _holder_columns(holder: dict[str, Any] | None) -> tuple[str, str, str, str]:
+def _holder_columns(holder: dict[str, Any] | None, problem: str) -> tuple[str, str, str, str]:
     if holder is None:
-        return ("", "", "", "")
+        return ("", "", "", problem)
     name = f"{holder['namespace']}/{holder['name']}" + (" (admin)" if holder["admin"] else "")
-    return (name, holder["since"], ", ".join(holder["pods"]), holder["reason"])
+    return (name, holder["since"], ", ".join(holder["pods"]), holder["reason"] or problem)
 
 
 def _text(value: object) -> str:

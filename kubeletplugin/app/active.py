@@ -15,6 +15,7 @@ from kubeapi.client import Json, KubeApi
 from kubeletplugin import crashpoints
 from kubeletplugin.app.claim_status import ClaimStatuses
 from kubeletplugin.app.claim_watch import ClaimWatches
+from kubeletplugin.app.classic_watch import ClassicWatch
 from kubeletplugin.app.file_watch import FileWatch
 from kubeletplugin.app.hardware import SYS, Hardware, NvmlDevicePids
 from kubeletplugin.app.ledger_file import LedgerFile
@@ -33,6 +34,7 @@ from kubeletplugin.inventory.watcher import InventoryService
 from kubeletplugin.lease.lease import Lease
 from kubeletplugin.ledger.store import Ledger
 from kubeletplugin.nvml.worker import NvmlWorkers
+from kubeletplugin.prepare.bells import wait_for_any
 from kubeletplugin.prepare.by_hand import Draining
 from kubeletplugin.prepare.kubelet_state import KubeletStateFile
 from kubeletplugin.prepare.manager import ClaimManager
@@ -147,8 +149,10 @@ class ActiveNode:
         await asyncio.wait([bound], timeout=FIRST_LOOK_SECONDS)
         if bound.done() and parts.inventory.current is not None:
             await asyncio.to_thread(specs.refresh, parts.inventory.current.driver_version)
-        self._manager = manager = self._new_manager(ledger, specs, bound)
-        statuses = ClaimStatuses(parts.api, parts.settings.node_name, parts.clock, self._inventory(bound))
+        inventory = self._inventory(bound)
+        classic = self._new_classic_watch()
+        self._manager = manager = self._new_manager(ledger, specs, lambda: classic.withhold(inventory()))
+        statuses = ClaimStatuses(parts.api, parts.settings.node_name, parts.clock, inventory)
 
         def observe(claim: Json) -> None:
             manager.observe_claim(claim)
@@ -164,7 +168,9 @@ class ActiveNode:
         if parts.settings.wake_pods:
             self._waker = waker = self._new_waker(manager)
             self._start("wake pods", waker.run)
-        self._start("publish the inventory", lambda: self._publish(ledger, manager, bound))
+        self._start("follow other device plugins", classic.run)
+        self._start("publish the inventory", lambda: self._publish(ledger, manager, bound, classic))
+        self._start("withhold what others have", lambda: self._follow_classic(manager, inventory, classic))
         self._start(KEEP_SPECS, lambda: self._refresh_specs(specs))
         self._start("watch the kubelet's state", watch.run)
         self._start("read the kubelet's state", lambda: _observe_kubelet(manager, watch))
@@ -221,19 +227,35 @@ class ActiveNode:
 
         return inventory
 
-    def _new_manager(self, ledger: Ledger, specs: HostSpecs, bound: asyncio.Task[None]) -> ClaimManager:
+    def _processes(self) -> PodProcesses:
         parts = self._parts
         host = parts.settings.host_root
         cgroups = PodCgroups(host / str(SYS / "fs" / "cgroup").lstrip("/"), host / "proc")
+        return PodProcesses(cgroups, NvmlDevicePids(parts.hardware.nvml, parts.workers))
+
+    def _new_classic_watch(self) -> ClassicWatch:
+        parts = self._parts
+        settings = parts.settings
+
+        def claim_pods(uid: str, pods: frozenset[str]) -> None:
+            if self._manager is not None:
+                self._manager.observe_pods(uid, pods)
+
+        return ClassicWatch.of_kubelet(
+            settings.kubelet_root_dir, self._processes(), parts.pods, settings.pod_uid, parts.clock, claim_pods
+        )
+
+    def _new_manager(self, ledger: Ledger, specs: HostSpecs, inventory: Callable[[], Inventory]) -> ClaimManager:
+        parts = self._parts
         return ClaimManager(
             api=parts.api,
             ledger=ledger,
             specs=specs,
-            inventory=self._inventory(bound),
+            inventory=inventory,
             pool_name=parts.settings.node_name,
             boot_id=parts.lease.boot_id,
             fence=parts.lease,
-            processes=PodProcesses(cgroups, NvmlDevicePids(parts.hardware.nvml, parts.workers)),
+            processes=self._processes(),
             kubelet_state=KubeletStateFile(parts.settings.kubelet_root_dir),
             clock=parts.clock,
             notices=parts.notices,
@@ -252,22 +274,40 @@ class ActiveNode:
             self._waker.way_may_be_clear()
 
     # --- standing work ---
-    async def _publish(self, ledger: Ledger, manager: ClaimManager, bound: asyncio.Task[None]) -> None:
-        """A device with a problem is kept for who has it, and offered to nobody."""
+    async def _publish(
+        self, ledger: Ledger, manager: ClaimManager, bound: asyncio.Task[None], classic: ClassicWatch
+    ) -> None:
         parts = self._parts
         await asyncio.wait([bound])
+        looked = asyncio.ensure_future(classic.looked.wait())
+        await wait_for_any(parts.clock, looked, FIRST_LOOK_SECONDS, cancel=True)
         parts.notices.take_up(await ledger.told())
         async for inventory in parts.inventory.changes():
             told = parts.notices.inventory_changed(inventory)
-            offered = tuple(device for device in inventory.devices if not device.problem)
-            parts.slices.set_devices(replace(inventory, devices=offered))
-            manager.inventory_changed()
-            if self._waker is not None:
-                self._waker.way_may_be_clear()
+            self._offer(manager, classic.withhold(inventory))
             try:
                 await ledger.set_told(told)
             except RecoverableError as error:
                 log.warning("note what was told of the hardware: %s", error)
+
+    def _offer(self, manager: ClaimManager, inventory: Inventory) -> None:
+        """A device with a problem is kept for who has it, and offered to nobody."""
+        offered = tuple(device for device in inventory.devices if not device.problem)
+        self._parts.slices.set_devices(replace(inventory, devices=offered))
+        manager.inventory_changed()
+        if self._waker is not None:
+            self._waker.way_may_be_clear()
+
+    async def _follow_classic(
+        self, manager: ClaimManager, inventory: Callable[[], Inventory], classic: ClassicWatch
+    ) -> None:
+        while True:
+            await classic.changed.wait()
+            classic.changed.clear()
+            looked = inventory()
+            self._parts.notices.classic_changed(classic.taken(looked))
+            if looked.driver_version:
+                self._offer(manager, classic.withhold(looked))
 
     async def _refresh_specs(self, specs: HostSpecs) -> None:
         async for inventory in self._parts.inventory.looks():

@@ -12,6 +12,7 @@ from kubeletplugin.app.pods import PodRecord
 from kubeletplugin.app.standing import tell
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.model import HeldDevice
+from kubeletplugin.prepare.classic import ClassicHold
 from kubeletplugin.prepare.model import ClaimRef
 from kubeletplugin.slices.compare import DroppedFieldsError
 from kubeletplugin.slices.sync import WriteVerb
@@ -37,6 +38,7 @@ class NodeNotices:
         # The kubelet's own events give a node's name for its UID; `kubectl describe node` looks for that.
         self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
         self._told: Mapping[str, str] = {}
+        self._taken: dict[str, ClassicHold] = {}
         self.accepted = False
 
     def _warn(self, reason: str, action: str, note: str, key: str | None = None) -> None:
@@ -60,6 +62,17 @@ class NodeNotices:
             say = self._warn if sentence.warning else self._say
             say(sentence.reason, sentence.action, sentence.note)
         return self._told
+
+    def classic_changed(self, taken: Mapping[str, ClassicHold]) -> None:
+        """``taken``: device name to who has it by another device plugin."""
+        for name in sorted(taken.keys() - self._taken.keys()):
+            hold = taken[name]
+            pods = ", ".join(sorted({pod or uid for uid, pod in hold.pods.items()}))
+            note = f"device {name} isn't offered: pod {pods} has it as {hold.resource}, by another device plugin"
+            self._warn("DeviceTaken", "Withhold", note)
+        for name in sorted(self._taken.keys() - taken.keys()):
+            self._say("DeviceReturned", "Offer", f"device {name} isn't another device plugin's any more")
+        self._taken = dict(taken)
 
     # --- slices ---
     def slice_written(self, verb: WriteVerb) -> None:

@@ -154,6 +154,10 @@ class ClaimManager:
         self._note_pods(uid, self._sightings.observe(claim))
         self._bells.ring([claim_key(uid)])
 
+    def observe_pods(self, uid: str, pods: frozenset[str]) -> None:
+        """To be called with UIDs of pods that have the claim, wherever that was seen."""
+        self._note_pods(uid, self._sightings.add(uid, pods))
+
     async def observe_kubelet(self) -> None:
         """To be called whenever the kubelet's dra_manager_state has changed."""
         kubelet = await self._node.kubelet_claims()

@@ -15,11 +15,13 @@ from kubeletplugin.prepare.model import ClaimRef
 def render(
     snapshot: Snapshot, inventory: Inventory | None = None, waiting: Iterable[tuple[ClaimRef, str]] = ()
 ) -> dict[str, Any]:
-    """JSON-able. ``devices[].state`` is free, held or draining; administrative access doesn't count for it."""
+    """JSON-able. ``devices[].state`` is free, held or draining; administrative access doesn't count for it. A device
+    with a ``problem`` isn't given to anybody new."""
     claims = {record.uid: record for record in snapshot.claims}
     holds: dict[str, list[Hold]] = {}
     for hold in snapshot.holds:
         holds.setdefault(hold.device.uuid, []).append(hold)
+    problems = {device.uuid: device.problem for device in inventory.devices} if inventory else {}
     return {
         "bootId": snapshot.boot_id,
         "devices": [
@@ -27,6 +29,7 @@ def render(
                 "name": name,
                 "uuid": uuid,
                 "state": _state(holds.get(uuid, ())),
+                "problem": problems.get(uuid, ""),
                 "holders": [_holder(hold, claims) for hold in holds.get(uuid, ())],
             }
             for uuid, name in _devices(snapshot, inventory).items()
