@@ -225,10 +225,12 @@ def _withheld(gpu: Enumerated, reason: str) -> WithheldGpu:
 
 
 def _explain(error: NvmlError) -> str:
+    """The same while the trouble lasts, since a new text is a new Event: which call hangs, or says first that the GPU
+    is gone, differs from look to look."""
     if isinstance(error, NvmlTimeoutError):
-        return f"{error}: the GPU is offered again once NVML answers for it"
+        return "NVML gave no answer in time: the GPU is offered again once NVML answers for it"
     if error.code == NvmlCode.GPU_IS_LOST:
-        return f"the GPU is lost ({error}): it fell off the bus or crashed; reset it or reboot the node"
+        return "the GPU is lost (GPU_IS_LOST): it fell off the bus or crashed; reset it or reboot the node"
     if error.code == NvmlCode.RESET_REQUIRED:
         return f"the GPU needs a reset ({error})"
     return f"NVML can't give what every device must carry ({error}): it is offered again once NVML can"

@@ -143,9 +143,6 @@ async def test_a_device_that_drains(node: AgentNode, monitor: Monitor) -> None:
 
 
 async def test_a_lost_gpu_is_told_of_once_and_returns(node: AgentNode, monitor: Monitor) -> None:
-    def told() -> list[str]:
-        return [it["note"] for it in node.server.objects(EVENTS) if it["reason"] in ("GPUWithheld", "GPUReturned")]
-
     first = monitor.start(rescan_interval=0.1)
     await monitor.ready()
     machine = node.machine()
@@ -155,30 +152,50 @@ async def test_a_lost_gpu_is_told_of_once_and_returns(node: AgentNode, monitor: 
     assert seen.value("gpuclaim_devices", device_type="gpu", state="available") == 7
     lost = [key for key in seen.series("gpuclaim_nvml_errors_total", "call", "code") if key[1] == "GPU_IS_LOST"]
     assert lost
-    await until_true(lambda: len(told()) == 1)
+    await until_true(lambda: len(told(node)) == 1)
     await first.stop()
     monitor.start(rescan_interval=0.1)
     await monitor.ready()
     await monitor.until(lambda it: it.value("gpuclaim_devices", device_type="gpu", state="withheld") == 1)
-    assert len(told()) == 1, "a restart is no news"
+    assert len(told(node)) == 1, "a restart is no news"
     machine.restore_gpu(3)
-    await until_true(lambda: len(told()) == 2)
-    assert [uuid in note for note in told()] == [True, True]
+    await until_true(lambda: len(told(node)) == 2)
+    assert [uuid in note for note in told(node)] == [True, True]
     await monitor.until(lambda it: it.value("gpuclaim_devices", device_type="gpu", state="available") == 8)
 
 
-async def test_a_gpu_that_hangs_stops_no_scrape(node: AgentNode, monitor: Monitor) -> None:
+async def test_a_gpu_that_hangs_stops_no_scrape_and_is_told_of_once(node: AgentNode, monitor: Monitor) -> None:
     monitor.start(rescan_interval=0.1, nvml_timeout=0.2)
     await monitor.ready()
     machine = node.machine()
     uuid = machine.state().gpus[3].uuid
-    machine.hang(3)
+    machine.hang(3, "memory_info")
+
+    def given_up(seen: Exposition) -> float:
+        return seen.value("gpuclaim_nvml_timeouts_total", gpu=uuid) or 0
+
     try:
-        seen = await monitor.until(lambda it: it.series("gpuclaim_nvml_timeouts_total", "gpu"))
-        assert [gpu in (uuid, "index 3") for (gpu,) in seen.series("gpuclaim_nvml_timeouts_total", "gpu")] == [True]
-        await monitor.until(lambda it: it.value("gpuclaim_devices", device_type="gpu", state="withheld") == 1)
+        seen = await monitor.until(lambda it: given_up(it) >= 3)
+        assert seen.series("gpuclaim_devices", "state") == {("available",): 7, ("withheld",): 1}
     finally:
         machine.clear_faults()
+    await until_true(lambda: len(told(node)) == 2)
+    assert [uuid in note for note in told(node)] == [True, True]
+
+
+async def test_a_core_key_that_cant_be_read_is_told_of_once(node: AgentNode, monitor: Monitor) -> None:
+    monitor.start(rescan_interval=0.1)
+    await monitor.ready()
+    machine = node.machine()
+    machine.inject_fault(3, "memory_info", times=3)
+    await monitor.until(lambda it: it.value("gpuclaim_nvml_errors_total", call="memory_info", code="UNKNOWN") == 3)
+    await until_true(lambda: len(told(node)) == 2)
+    assert any("what every device must carry" in note for note in told(node))
+
+
+def told(node: AgentNode) -> list[str]:
+    """Of GPUs, on the Node."""
+    return [it["note"] for it in node.server.objects(EVENTS) if it["reason"] in ("GPUWithheld", "GPUReturned")]
 
 
 async def test_a_server_that_fails(node: AgentNode, monitor: Monitor) -> None:
