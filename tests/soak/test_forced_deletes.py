@@ -5,15 +5,10 @@ pods have processes, seen from the cgroups every few milliseconds: a pod gets it
 after its Prepare was answered.
 """
 
-import threading
-import time
-from dataclasses import dataclass, field
-
-from tests.cluster.cgroups import processes_of
 from tests.cluster.harness.agent import Agent
-from tests.cluster.harness.processes import until
 from tests.cluster.objects import container, pod, template
 from tests.cluster.test_faults import STUBBORN, for_gpu
+from tests.cluster.watcher import Watcher, watching
 from tests.cluster.world import World
 from tests.soak.conftest import Repeats, Tell
 from tests.soak.waking import Failures
@@ -21,46 +16,10 @@ from tests.soak.waking import Failures
 RACES = 50
 
 
-@dataclass(slots=True)
-class Watcher:
-    """Looks which of the pods have processes; ``ended`` has when each was last seen to have some (monotonic)."""
-
-    pods: dict[str, str] = field(default_factory=dict)
-    ended: dict[str, float] = field(default_factory=dict)
-    began: dict[str, float] = field(default_factory=dict)
-    doubles: list[str] = field(default_factory=list)
-    looks: int = 0
-    _stop: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        while not self._stop.wait(0.01):
-            now = time.monotonic()
-            alive = {uid: found for uid in list(self.pods) if (found := processes_of(uid))}
-            for uid in alive:
-                self.began.setdefault(uid, now)
-                self.ended[uid] = now
-            if len(alive) > 1:
-                self.doubles.append(str({self.pods[uid]: sorted(pids) for uid, pids in alive.items()}))
-            self.looks += 1
-
-    def add(self, world: World, name: str) -> str:
-        uid: str = world.kubectl.json("get", "pod", name, "-n", world.namespace)["metadata"]["uid"]
-        self.pods[uid] = name
-        return uid
-
-    def wait(self, uid: str) -> None:
-        until("the new pod's processes are seen", 5, lambda: uid in self.began)
-
-    def stop(self) -> None:
-        self._stop.set()
-
-
 def test_never_two_at_once(agent: Agent, world: World, repeats: Repeats, tell: Tell) -> None:
-    races, failures, watcher, gaps = repeats(RACES), Failures(world), Watcher(), []
+    races, failures, gaps = repeats(RACES), Failures(world), list[float]()
     world.create(template("that", for_gpu(world, "gpu-0")))
-    thread = threading.Thread(target=watcher.run)
-    thread.start()
-    try:
+    with watching() as watcher:
         name, uid = "pod-0", _new(world, watcher, "pod-0")
         _wait_running(world, name, failures)
         for number in range(1, races + 1):
@@ -78,9 +37,6 @@ def test_never_two_at_once(agent: Agent, world: World, repeats: Repeats, tell: T
             gaps.append(watcher.began[new] - watcher.ended[uid])
             watcher.pods.pop(uid)
             name, uid = successor, new
-    finally:
-        watcher.stop()
-        thread.join()
     gaps.sort()
     tell(
         races=races,

@@ -64,6 +64,7 @@ class Agent:
     machine: str = "dgx-h100"
     name: str = "agent"
     flags: tuple[str, ...] = ()
+    entry: tuple[str, ...] = ("gpuclaim", "kubeletplugin")
     state: Path = field(init=False)
     uid: str = field(init=False, default="")
 
@@ -78,12 +79,14 @@ class Agent:
         """A hand on the simulated hardware."""
         return SimulatedNode(self.state)
 
-    def start(self, *, ready: bool = True) -> None:
+    def start(self, *, ready: bool = True, same_pod: bool = False) -> None:
+        """With ``same_pod`` as the restarted container of the pod that it had before, if it had one."""
         kubeconfig = self.node.layout.config / f"{self.name}.conf"
         self.state.parent.mkdir(parents=True, exist_ok=True)
-        uid = bound_kubeconfig(self.node, f"{self.name}-{uuid.uuid4().hex[:6]}", kubeconfig)
+        uid = self.uid if same_pod else ""
+        uid = uid or bound_kubeconfig(self.node, f"{self.name}-{uuid.uuid4().hex[:6]}", kubeconfig)
         command = [
-            *(sys.executable, "-m", "gpuclaim", "kubeletplugin", "--node-name", self.node.name, "--pod-uid", uid),
+            *(sys.executable, "-m", *self.entry, "--node-name", self.node.name, "--pod-uid", uid),
             *("--kubeconfig", str(kubeconfig), "--machine", self.machine, "--machine-state", str(self.state)),
             *("--rescan-interval", "1", "--log-level", "debug", *self.flags),
         ]
