@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed-$(shell cat uv.lock pyproject.toml | cksum | cut -d'
 NODE_PACKAGES := runc containernetworking-plugins iptables conntrack iproute2 busybox-static kmod openssl
 PATHS := allocator controller deviceclasses gpuclaim kubeapi kubeletplugin proto tests
 
-.PHONY: help demo demo-node node-packages test lint types imports unit proto proto-check requirements cluster-test soak bench clean
+.PHONY: help demo demo-node node-packages test lint types imports unit proto proto-check requirements cluster-test model model-packages soak bench clean
 
 help:
 	@echo "make demo          a simulated GPU node in a terminal: no cluster, GPU or root"
@@ -16,6 +16,7 @@ help:
 	@echo "make demo-node     the same story on a real one-node cluster (root, Go 1.26; minutes the first time)"
 	@echo "make cluster-test  the real-node suite (root and Go 1.26, or KUBECONFIG)"
 	@echo "make soak          what is too long for CI, against every Kubernetes release; one table at the end"
+	@echo "make model         checks the protocol's model (docs/protocol) with spin; MODEL=large: wider bounds, for soak"
 	@echo "make bench         measurements, as ratios"
 	@echo "make proto         regenerate the gRPC stubs;  make requirements: requirements.txt from uv.lock"
 
@@ -76,6 +77,16 @@ requirements:
 
 cluster-test: $(STAMP)
 	@$(BIN)/pytest -q -m cluster --timeout 300 tests/cluster
+
+MODEL ?= small
+model-packages:
+	@if dpkg -s spin gcc libc6-dev >/dev/null 2>&1; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing spin ..."; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq spin gcc libc6-dev >/dev/null; fi
+
+model: $(STAMP) model-packages
+	@$(BIN)/python -m tests.model --bounds $(MODEL)
 
 soak: $(STAMP)
 	@$(BIN)/python -m tests.soak $(SOAK)

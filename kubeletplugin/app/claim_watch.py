@@ -1,7 +1,7 @@
 """Watches the claims that are prepared on this node, one small watch for each.
 
 A pod that joins a prepared claim brings no Prepare; who used the claim must be known before its device is given on
-(model.md, R_WATCH). There is no selector for "claims of this node", and every agent watching every claim of the
+(docs/protocol, R_WATCH). There is no selector for "claims of this node", and every agent watching every claim of the
 cluster would cost more than a few watches by name, which is how the kubelet watches its secrets.
 """
 

@@ -1,6 +1,6 @@
 """The claims' CDI files: one small file per prepared claim, a pure function of the claim's row and the node as it is.
 
-Contract (model.md's R_ROW1, R_ALIAS, R_LOCK): the file is written after the claim's row is committed and removed
+Contract (docs/protocol's R_ROW1, R_ALIAS, R_LOCK): the file is written after the claim's row is committed and removed
 before the row ends, each under the lease's fence; it can be written again from the row at any time and then holds the
 node numbers of that moment. Ids never change: the kubelet appends what a repeated Prepare returns, and an id that
 doesn't resolve keeps every container of the pod from starting.

@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class Fence(Protocol):
-    """Proof, at the moment of a side effect, that this instance is still the active one (model.md, R_LOCK).
+    """Proof, at the moment of a side effect, that this instance is still the active one (docs/protocol, R_LOCK).
 
     Every rename and unlink in the CDI folder, ledger commit and answer happens inside ``held()``. It takes a shared
     flock on the lease file without waiting and reads the epoch inside it; NotActiveError when the lock isn't free at

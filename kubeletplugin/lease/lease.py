@@ -1,4 +1,4 @@
-"""The lease: at any moment at most one instance of a node is active (model.md: R_LOCK, R_KILL).
+"""The lease: at any moment at most one instance of a node is active (docs/protocol: R_LOCK, R_KILL).
 
 The active instance proves itself with a shared flock, taken without waiting and with the epoch read inside, around
 every side effect. Another one becomes active by raising the epoch under the exclusive flock. Locks belong to the open

@@ -3,7 +3,7 @@
 SQLite blocks (a commit is an fsync), so all of it runs in that thread, in the order in which it was asked for: when a
 write's caller is cancelled, a later read sees whether it happened, and it won't happen afterwards. Every write is one
 BEGIN IMMEDIATE transaction, from begin to commit under the lease's fence, without any await or outside call in it:
-who lost the lease, or wakes after having been stopped, gets NotActiveError and has changed nothing (model.md,
+who lost the lease, or wakes after having been stopped, gets NotActiveError and has changed nothing (docs/protocol,
 R_LOCK).
 """
 

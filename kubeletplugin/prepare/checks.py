@@ -1,7 +1,7 @@
 """Checks of holds against the API server and the kubelet: for what no Unprepare will end, or no Prepare will mend.
 
 A check ends a hold only if a live GET says that the claim is gone, deallocated or allocated differently, *and* the
-kubelet's list, read with the claim's turn, doesn't have it (model.md, R_KREF): while it has, Unprepare will come. An
+kubelet's list, read with the claim's turn, doesn't have it (R_KREF): while it has, Unprepare will come. An
 API server that doesn't answer has said nothing. "Gone" is never taken from a watch.
 """
 
@@ -168,7 +168,7 @@ class Checks:
         return bool(await node.ledger.conflicts(record.uid, held))
 
     async def _tell_of_move(self, record: ClaimRecord) -> None:
-        """The kubelet's own fault (see model.md): it starts the next pod with the ids of the old allocation."""
+        """The kubelet's own fault (see docs/protocol): it starts the next pod with the ids of the old allocation."""
         claim = await self._node.api.get(RESOURCE_CLAIMS, record.name, namespace=record.namespace)
         allocation = claims.read(claim)
         if allocation is None or allocation.uid != record.uid or allocation.fingerprint == record.fingerprint:

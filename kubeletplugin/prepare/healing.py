@@ -1,4 +1,4 @@
-"""Preparing again, by itself, what the kubelet believes prepared and the ledger doesn't have (model.md, R_HEAL).
+"""Preparing again, by itself, what the kubelet believes prepared and the ledger doesn't have (docs/protocol, R_HEAL).
 
 The kubelet sends no Prepare for a claim that it believes prepared, so a pod that joined while an Unprepare was under
 way, or a ledger that was lost, would leave containers without their devices for ever.

@@ -2,7 +2,7 @@
 
 The kubelet writes a claim down before it asks us to prepare it and strikes it off only after Unprepare has succeeded.
 So a claim that isn't in the list has no Unprepare to come, which is what a check must know before it ends a hold
-(model.md, R_KREF). A file that is there but can't be read (format, checksum, permission) lists every claim: the hold
+(R_KREF). A file that is there but can't be read (format, checksum, permission) lists every claim: the hold
 stays. Format as of 1.34 to 1.36 (pkg/kubelet/cm/dra/state): ``Data``, a JSON text, and its CRC-32 as ``Checksum``.
 """
 

@@ -7,7 +7,7 @@ Every call's work runs in a task of the manager's own: a caller that is cancelle
 of time leaves it running, so that the kubelet's next try, a minute later, finds it done. Calls for one claim are
 served in the order in which they came. A newer call for a claim takes the place of a waiting older one, whose caller
 gets the newer one's answer: its GET was made after both came, so nobody is answered for an allocation that is no
-longer his (model.md, R_SAME).
+longer his (docs/protocol, R_SAME).
 """
 
 import asyncio
@@ -218,7 +218,7 @@ class ClaimManager:
             await asyncio.gather(*work, return_exceptions=True)
 
     async def yield_(self) -> None:
-        """Stops all waits at once, lets what changes something finish, and does nothing more (model.md, R_YIELD).
+        """Stops all waits at once, lets what changes something finish, and does nothing more (docs/protocol, R_YIELD).
 
         Calls that were waiting raise NotActiveError, as do all later ones: they are the next holder's.
         """

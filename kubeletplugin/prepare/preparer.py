@@ -1,7 +1,7 @@
 """One Prepare of one claim, from its GET to row, file and answer.
 
 The order of the steps is the design's: read the claim -> the row may answer -> undo an older allocation -> wait for
-what is in the way -> read the claim again -> commit the row, then write the file, then answer (model.md, R_ROW1).
+what is in the way -> read the claim again -> commit the row, then write the file, then answer (docs/protocol, R_ROW1).
 What can clear up is waited for, since a refused Prepare is tried again only a minute later. While it waits it reads
 the claim again, and begins anew when that is allocated differently (R_SAME). Waits may be cancelled at any time;
 what changes something runs to its end.
@@ -155,7 +155,7 @@ class Preparer:
         return not names.issuperset(record.cdi_names)
 
     async def _stands(self, record: ClaimRecord) -> bool:
-        """The row's answer may be given again (model.md, R_BOOT)."""
+        """The row's answer may be given again (docs/protocol, R_BOOT)."""
         node = self._node
         return record.boot_id == node.boot_id and await node.offload(functools.partial(node.specs.exists, record.uid))
 

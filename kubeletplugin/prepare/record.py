@@ -90,7 +90,7 @@ def cdi_names(plan: Plan) -> tuple[str, ...]:
 
 
 def aliases_for(uid: str, names: tuple[str, ...], kubelet: KubeletClaims, old: ClaimRecord | None) -> tuple[str, ...]:
-    """Older names of the claim that the kubelet still hands to the runtime (model.md, R_ALIAS).
+    """Older names of the claim that the kubelet still hands to the runtime (docs/protocol, R_ALIAS).
 
     Kubelets up to 1.36 append what a repeated Prepare answers, and a container whose list has one unresolvable id
     can't start. Without the kubelet's list every older name that the row knows may be on it.

@@ -1,8 +1,9 @@
-"""Ending a hold, always in one order: remove the CDI file, then look for processes, then commit (model.md, R_FILE1).
+"""Ending a hold, always in one order: remove the CDI file, look for processes, commit (docs/protocol, R_FILE1).
 
 From the removal on nobody can start with the claim's devices, and who resolved them before has a pause process that
-the look sees. Unprepare, the undo of an older allocation, and a check's verdict all come through here, since none of
-them proves that processes have ended: what is left keeps the device draining.
+the look sees. Unprepare, the undo of an older allocation (R_DRAIN), and a check's verdict all come through here, since
+none of them proves that processes have ended: what is left keeps the device draining, with just those pods on its list
+that were found alive.
 """
 
 import functools

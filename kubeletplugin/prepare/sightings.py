@@ -1,6 +1,6 @@
 """What has been seen of claims that are being prepared or are prepared, in memory.
 
-Above all their pods: a set that only grows until the claim ends (model.md, R_WATCH). A pod may join a claim that is
+Above all their pods: a set that only grows until the claim ends (R_WATCH). A pod may join a claim that is
 prepared already without a call to us, and leave it again before we look; its processes count all the same. So every
 sight of the claim adds: each GET, each change of the node's claims, each reading of the kubelet's list. The claim's
 row has them, too, as soon as there is one.

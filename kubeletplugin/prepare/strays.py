@@ -101,8 +101,8 @@ class Strays:
         for hold in await self._node.ledger.conflicts(claim.uid, devices):
             if hold.state is HoldState.HELD and hold.holder.id in prepared:
                 self._tell(
-                    f"leave out claim {claim.namespace}/{claim.name}, which the kubelet lists still: {hold.device.name} "
-                    f"has gone on to claim {hold.holder.namespace}/{hold.holder.name}"
+                    f"leave out claim {claim.namespace}/{claim.name}, which the kubelet lists still: "
+                    f"{hold.device.name} has gone on to claim {hold.holder.namespace}/{hold.holder.name}"
                 )
                 return True
         return False

@@ -35,7 +35,7 @@ class Kubelet:
         self.prepared: set[str] = set()
         self.unpreparing: set[str] = set()
         self.flawed = False
-        """The kubelet itself was wrong (model.md): a pod may be stuck, which isn't the agent's fault."""
+        """The kubelet itself was wrong (docs/protocol): a pod may be stuck, which isn't the agent's fault."""
         self._life = 0
         self._pid = 100
 

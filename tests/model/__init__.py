@@ -1,0 +1,1 @@
+"""`make model`: the protocol's model (docs/protocol) checked with spin."""
