@@ -108,14 +108,13 @@ def _devices(inventory: Inventory, holds: Iterable[Hold]) -> Samples:
         if not hold.device.admin and states.get(hold.device.uuid) != HoldState.DRAINING:
             states[hold.device.uuid] = hold.state.value
     counts: Counter[tuple[str, ...]] = Counter({(kind.value, state): 0 for kind in DeviceKind for state in _STATES})
-    seen = set()
+    withheld = {gpu.uuid for gpu in inventory.withheld}
     for device in inventory.devices:
-        state = states.get(device.uuid, "")
-        if state or not device.problem:
-            seen.add(device.uuid)
-            counts[device.kind.value, state or "available"] += 1
+        state = states.get(device.uuid) or ("withheld" if device.problem else "available")
+        if state != "withheld" or device.gpu_uuid not in withheld:
+            counts[device.kind.value, state] += 1
     for gpu in inventory.withheld:
-        if not gpu.uuid or gpu.uuid not in seen:
+        if not gpu.uuid or gpu.uuid not in states:
             counts[DeviceKind.GPU.value, "excluded" if gpu.excluded else "withheld"] += 1
     return counts
 

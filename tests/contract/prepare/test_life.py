@@ -82,6 +82,7 @@ async def test_status_tells_devices_holders_and_what_is_waited_for(world: World)
             "name": "gpu-0",
             "uuid": "GPU-0",
             "state": "held",
+            "problem": "",
             "holders": [
                 {
                     "route": "claim",
@@ -97,7 +98,7 @@ async def test_status_tells_devices_holders_and_what_is_waited_for(world: World)
                 }
             ],
         },
-        {"name": "gpu-1", "uuid": "GPU-1", "state": "free", "holders": []},
+        {"name": "gpu-1", "uuid": "GPU-1", "state": "free", "problem": "", "holders": []},
     ]
     assert status["withheld"][0]["reason"] == "excluded"
     assert status["waiting"] == [
@@ -195,4 +196,5 @@ async def test_claims_that_come_and_go_without_a_call_are_told_of(world: World) 
     await asyncio.sleep(1.1)
     assert await agent.holders() == {"gpu-0": ["new"]}
     assert world.changes == 3
+    assert world.counts["holds ended"] == 1
     await agent.stop()

@@ -96,6 +96,7 @@ async def test_a_claim_that_stands_is_prepared_again_over_it(world: World) -> No
     record = await agent.ledger.claim(a.uid)
     assert record is not None
     assert record.fingerprint
+    assert (world.counts["sweeps"], world.counts["healed"]) == (1, 1)
     assert (await agent.holders(), await agent.draining()) == ({"gpu-0": ["a"]}, {})
     assert await agent.prepare_one(a) == PrepareResult((answered("gpu-0", "uid-a"),))
     await agent.stop()

@@ -68,11 +68,12 @@ async def test_a_failure_counts_for_its_claim_only_and_keeps_its_time() -> None:
     kubelet.seconds = 43.0
     await kubelet.calls.prepare([GOOD, BAD], 0.0)
     await kubelet.calls.unprepare([BAD], 0.0)
+    await kubelet.calls.unprepare([BAD], 0.0)
     seen = kubelet.seen
     assert seen.series(f"{DURATION}_count", "operation", "outcome") == {
         ("prepare", "success"): 1,
         ("prepare", "error"): 1,
-        ("unprepare", "error"): 1,
+        ("unprepare", "error"): 2,
     }
     assert seen.value(f"{DURATION}_sum", operation="prepare", outcome="error") == pytest.approx(43.0)
     assert seen.value(f"{DURATION}_bucket", operation="prepare", outcome="error", le="45.0") == 1
@@ -81,7 +82,7 @@ async def test_a_failure_counts_for_its_claim_only_and_keeps_its_time() -> None:
     assert seen.series("nvidia_dra_node_prepare_errors_total", "driver", "error_type") == {
         ("gpu.nvidia.com", "prepare_devices"): 1
     }
-    assert seen.series("nvidia_dra_node_unprepare_errors_total", "error_type") == {("unprepare_devices",): 1}
+    assert seen.series("nvidia_dra_node_unprepare_errors_total", "error_type") == {("unprepare_devices",): 2}
 
 
 async def test_a_call_that_breaks_counts_as_failed_for_all_its_claims() -> None:

@@ -119,6 +119,18 @@ async def test_devices_by_state_each_once() -> None:
     assert seen.value("gpuclaim_claims_prepared") == 2
 
 
+async def test_a_device_that_is_kept_for_an_administrator_is_withheld() -> None:
+    lost = WithheldGpu(1, "GPU-1", "0000:10:00.0", "lost")
+    gone, of_a_lost_gpu = replace(partition(0, 1), problem="the layout was changed"), gpu(1, "lost")
+    node = Node(inventory(partition(0, 0), gone, of_a_lost_gpu, withheld=(lost,)))
+    node.claim("monitor", ("gone", gone), ("lost", of_a_lost_gpu), admin=True)
+    assert (await node.scrape()).series("gpuclaim_devices", "device_type", "state") == {
+        ("mig", "available"): 1,
+        ("mig", "withheld"): 1,
+        ("gpu", "withheld"): 1,
+    }
+
+
 async def test_administrative_access_holds_nothing() -> None:
     node = Node(inventory(gpu(0)))
     node.claim("monitor", ("gpu", gpu(0)), admin=True)
