@@ -13,6 +13,7 @@ from typing import Any
 
 from kubeapi.client import Json, KubeApi
 from kubeletplugin import crashpoints
+from kubeletplugin.app.cdi_watch import SpecKeeper
 from kubeletplugin.app.claim_status import ClaimStatuses
 from kubeletplugin.app.claim_watch import ClaimWatches
 from kubeletplugin.app.classic_watch import ClassicWatch
@@ -172,6 +173,8 @@ class ActiveNode:
         self._start("publish the inventory", lambda: self._publish(ledger, manager, bound, classic))
         self._start("withhold what others have", lambda: self._follow_classic(manager, inventory, classic))
         self._start(KEEP_SPECS, lambda: self._refresh_specs(specs))
+        keeper = SpecKeeper(writer.folder, CDI_PREFIX, specs, manager.mend_files, parts.notices, parts.clock)
+        self._start("put back CDI files", keeper.run)
         self._start("watch the kubelet's state", watch.run)
         self._start("read the kubelet's state", lambda: _observe_kubelet(manager, watch))
         self._claims_changed.set()
@@ -284,14 +287,16 @@ class ActiveNode:
         parts.notices.take_up(await ledger.told())
         async for inventory in parts.inventory.changes():
             told = parts.notices.inventory_changed(inventory)
-            self._offer(manager, classic.withhold(inventory))
+            self._offer(manager, inventory, classic)
             try:
                 await ledger.set_told(told)
             except RecoverableError as error:
                 log.warning("note what was told of the hardware: %s", error)
 
-    def _offer(self, manager: ClaimManager, inventory: Inventory) -> None:
+    def _offer(self, manager: ClaimManager, looked: Inventory, classic: ClassicWatch) -> None:
         """A device with a problem is kept for who has it, and offered to nobody."""
+        self._parts.notices.classic_changed(classic.taken(looked))
+        inventory = classic.withhold(looked)
         offered = tuple(device for device in inventory.devices if not device.problem)
         self._parts.slices.set_devices(replace(inventory, devices=offered))
         manager.inventory_changed()
@@ -305,9 +310,8 @@ class ActiveNode:
             await classic.changed.wait()
             classic.changed.clear()
             looked = inventory()
-            self._parts.notices.classic_changed(classic.taken(looked))
             if looked.driver_version:
-                self._offer(manager, classic.withhold(looked))
+                self._offer(manager, looked, classic)
 
     async def _refresh_specs(self, specs: HostSpecs) -> None:
         async for inventory in self._parts.inventory.looks():

@@ -23,12 +23,14 @@ POLL_SECONDS = 1.0
 """Between two looks where inotify can't be had (its instances are used up, the folder is gone)."""
 
 
-class FileWatch:
-    """``changed`` is set at every change of ``path``, and once when the watch begins, for what came before it. Whoever
-    waits clears it."""
+class _Watch:
+    """``changed`` is set at every change that is wanted, and whenever something may have been missed: when the watch
+    begins, for what came before it, and where it can't be had."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path, what: Path) -> None:
+        """``what`` is watched, for people."""
+        self._folder = folder
+        self._what = what
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -40,17 +42,23 @@ class FileWatch:
                 said = None
             except OSError as error:
                 if error.errno != said:
-                    log.warning("watch %s: %s; looking every %g s instead", self._path, error.strerror, POLL_SECONDS)
+                    log.warning("watch %s: %s; looking every %g s instead", self._what, error.strerror, POLL_SECONDS)
                 said = error.errno
-            self.changed.set()
+            self._missed()
             await asyncio.sleep(POLL_SECONDS)
+
+    def _heard(self, name: str, mask: int) -> None:
+        raise NotImplementedError
+
+    def _missed(self) -> None:
+        self.changed.set()
 
     async def _watch(self) -> None:
         """Until the folder itself is gone."""
-        descriptor = _open(self._path.parent)
+        descriptor = _open(self._folder)
         loop, gone = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(descriptor, self._read, descriptor, gone)
-        self.changed.set()
+        self._missed()
         try:
             await gone.wait()
         finally:
@@ -65,10 +73,55 @@ class FileWatch:
             position += _EVENT.size
             name = data[position : position + length].rstrip(b"\0")
             position += length
-            if name == os.fsencode(self._path.name) or mask & _OVERFLOW:
-                self.changed.set()
+            if mask & _OVERFLOW:
+                self._missed()
+            elif name:
+                self._heard(os.fsdecode(name), mask)
             if mask & (_IGNORED | _MOVE_SELF):
                 gone.set()
+
+
+class FileWatch(_Watch):
+    """``changed`` is set at every change of ``path``. Whoever waits clears it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.parent, path)
+
+    def _heard(self, name: str, mask: int) -> None:
+        if name == self._what.name:
+            self.changed.set()
+
+
+class HarmWatch(_Watch):
+    """Tells of files that were taken away or written in place: what nobody does to them who puts whole files into their
+    place by a rename. ``changed`` is set until ``take``."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        """Of files whose names begin with ``prefix``."""
+        super().__init__(folder, folder)
+        self._prefix = prefix
+        self._names: set[str] = set()
+        self._all = False
+
+    def take(self) -> frozenset[str] | None:
+        """Names since the last call; None when it may be any."""
+        names, everything = frozenset(self._names), self._all
+        self._names, self._all = set(), False
+        self.changed.clear()
+        return None if everything else names
+
+    def take_again(self) -> None:
+        """What was taken wasn't looked at."""
+        self._missed()
+
+    def _heard(self, name: str, mask: int) -> None:
+        if name.startswith(self._prefix) and mask & (_CLOSE_WRITE | _MOVED_FROM | _DELETE):
+            self._names.add(name)
+            self.changed.set()
+
+    def _missed(self) -> None:
+        self._all = True
+        self.changed.set()
 
 
 def _open(folder: Path) -> int:

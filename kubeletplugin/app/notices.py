@@ -102,6 +102,12 @@ class NodeNotices:
     def ledger_rescued(self, note: str) -> None:
         self._warn("LedgerRemoved", "WriteAnew", note)
 
+    def files_restored(self, folder: Path, driver: bool, claims: int) -> None:
+        whose = ["the driver"] if driver else []
+        whose += [f"{claims} claim{'s' if claims > 1 else ''}"] if claims else []
+        note = f"CDI files of {' and '.join(whose)} were removed or changed by somebody else and are written again"
+        self._warn("CDIFilesRestored", "Restore", f"{note}; look what cleans up {folder}", key="")
+
     def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
         self._metrics.drains_overdue.inc()
         note = f"device {device.name} has been draining for long: {reason}"

@@ -46,6 +46,11 @@ class HostSpecs:
             if not self._follow():
                 self._driver.refresh(driver_version)
 
+    def restore(self) -> bool:
+        """Writes the driver's file if it isn't as it should be; True when it wasn't. Nothing before a first look."""
+        with self._lock:
+            return self._version is not None and self._driver.refresh(self._version)
+
     def _follow(self) -> bool:
         """True when a root is another one now; the driver's file is rewritten for it before any claim's."""
         found = self._find(self._roots[0])
@@ -63,15 +68,15 @@ class HostSpecs:
     def device_ids(self, cdi_name: str) -> tuple[str, ...]:
         return self._claims.device_ids(cdi_name)
 
-    def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> None:
+    def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> bool:
         try:
-            self._claims.write(claim_uid, devices, aliases)
+            return self._claims.write(claim_uid, devices, aliases)
         except ClaimError:
             with self._lock:
                 moved = self._follow()
             if not moved:
                 raise
-            self._claims.write(claim_uid, devices, aliases)
+            return self._claims.write(claim_uid, devices, aliases)
 
     def remove(self, claim_uid: str) -> None:
         self._claims.remove(claim_uid)

@@ -25,10 +25,11 @@ class ClaimSpecs(Protocol):
     def device_ids(self, cdi_name: str) -> tuple[str, ...]:
         """Qualified ids for one device: the claim's own first, then the driver's."""
 
-    def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> None:
-        """Writes or rewrites the claim's file with node numbers read now. ``aliases`` are older cdi names of the
-        claim that the kubelet still lists (R_ALIAS): defined with a harmless env and no device. Raises
-        ClaimError when a device node is missing and can't be made, NotActiveError, RecoverableError on I/O errors.
+    def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> bool:
+        """Writes or rewrites the claim's file with node numbers read now; True when it was made or changed.
+        ``aliases`` are older cdi names of the claim that the kubelet still lists (R_ALIAS): defined with a harmless
+        env and no device. Raises ClaimError when a device node is missing and can't be made, NotActiveError,
+        RecoverableError on I/O errors.
         """
 
     def remove(self, claim_uid: str) -> None:

@@ -26,6 +26,7 @@ VISIBLE_DEVICES = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 _PREFIX = f"{names.CDI_VENDOR}-{names.CDI_CLAIM_CLASS}_"
 _SUFFIX = ".json"
+_FILE = re.compile(re.escape(_PREFIX) + "(.+)" + re.escape(_SUFFIX))
 _PEER_SUFFIX = ".yaml"
 """NVIDIA's driver writes the same devices into a file of this name."""
 
@@ -45,11 +46,11 @@ class ClaimSpecFiles:
     def device_ids(self, cdi_name: str) -> tuple[str, ...]:
         return spec.qualified_name(names.CDI_VENDOR, names.CDI_CLAIM_CLASS, cdi_name), DRIVER_ID
 
-    def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> None:
+    def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> bool:
         """Also brings the driver's file up to date where the node has changed since it was written."""
         self._driver.ensure()
         content = spec.render(self._spec(claim_uid, devices, aliases))
-        self._writer.write(_file(claim_uid), content, replaces=_peer_file(claim_uid))
+        return self._writer.write(_file(claim_uid), content, replaces=_peer_file(claim_uid))
 
     def remove(self, claim_uid: str) -> None:
         self._writer.remove(_file(claim_uid), _peer_file(claim_uid))
@@ -58,8 +59,7 @@ class ClaimSpecFiles:
         return self._writer.exists(_file(claim_uid))
 
     def claim_uids(self) -> frozenset[str]:
-        pattern = re.compile(re.escape(_PREFIX) + "(.+)" + re.escape(_SUFFIX))
-        return frozenset(match[1] for name in self._writer.names() if (match := pattern.fullmatch(name)))
+        return frozenset(uid for name in self._writer.names() if (uid := claim_of(name)))
 
     def _spec(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str]) -> spec.Spec:
         edits: dict[str, ContainerEdits] = {}
@@ -108,6 +108,12 @@ class ClaimSpecFiles:
         tool = self._driver.hook_tool
         links = self._nodes.drm_links(drm)
         return (tool.create_symlinks(links),) if tool is not None and links else ()
+
+
+def claim_of(file: str) -> str:
+    """The UID of the claim whose file is named so; empty when it is none's."""
+    match = _FILE.fullmatch(file)
+    return match[1] if match else ""
 
 
 def _file(claim_uid: str) -> str:

@@ -8,6 +8,7 @@ API server that doesn't answer has said nothing. "Gone" is never taken from a wa
 import enum
 import functools
 import logging
+from collections.abc import Collection
 
 from kubeapi import errors as api_errors
 from kubeapi.client import RESOURCE_CLAIMS, Json
@@ -82,6 +83,31 @@ class Checks:
                 self._troubles.over(f"check claim {record.namespace}/{record.name}")
         node.notices.swept()
 
+    async def mend(self, uids: Collection[str] | None) -> int:
+        """Writes files of these claims that somebody else may have removed or changed, None for all that have none.
+        Returns how many weren't as they should be. A claim that is being worked on is left to that, which may have
+        removed the file itself."""
+        node = self._node
+        if uids is None:
+            files = await node.offload(node.specs.claim_uids)
+            uids = {record.uid for record in await node.ledger.claims()} - files
+        mended = 0
+        for uid in uids:
+            if self._turns.busy(uid):
+                continue
+            async with self._turns.turn(uid):
+                record = await node.ledger.claim(uid)
+                if record is None:
+                    continue
+                what = f"restore the CDI file of claim {record.namespace}/{record.name}"
+                try:
+                    mended += await to_the_end(self._write_file(record, await node.kubelet_claims(uid)))
+                except (ClaimError, RecoverableError) as error:
+                    self._troubles.failed(what, error)
+                else:
+                    self._troubles.over(what)
+        return mended
+
     async def remove_stray_files(self, kubelet: KubeletClaims) -> None:
         """At take-over: no file without a row, unless the kubelet may still need it."""
         node = self._node
@@ -143,20 +169,22 @@ class Checks:
                 # A thread that writes outlives a cancelled task; the next holder of the lease must not meet it.
                 await to_the_end(self._write_file(record, await self._node.kubelet_claims(uid)))
 
-    async def _write_file(self, record: ClaimRecord, kubelet: KubeletClaims) -> None:
+    async def _write_file(self, record: ClaimRecord, kubelet: KubeletClaims) -> bool:
+        """True when the file was made or changed."""
         node = self._node
         if records.is_adopted(record) and await self._is_closed(record):
-            return
+            return False
         devices = records.recorded_spec(record, node.inventory())
         if devices is None:
             if record.boot_id != node.boot_id:
                 # Its node numbers are those of before the reboot; Prepare writes it anew when it is asked.
                 await node.offload(functools.partial(node.specs.remove, record.uid))
-            return
+            return False
         aliases = records.aliases_for(record.uid, record.cdi_names, kubelet, record)
-        await node.offload(functools.partial(node.specs.write, record.uid, devices, aliases))
+        written = await node.offload(functools.partial(node.specs.write, record.uid, devices, aliases))
         if record.boot_id != node.boot_id or aliases != record.aliases:
             await node.ledger.refresh_claim(record.uid, aliases)
+        return written
 
     async def _is_closed(self, record: ClaimRecord) -> bool:
         """Whether one that was taken in from the kubelet's list has to stay without a file: it had none, and another

@@ -185,6 +185,12 @@ class ClaimManager:
         self._check_active()
         return await self._by_hand.end(device, shown)
 
+    async def mend_files(self, uids: Collection[str] | None) -> int:
+        """To be called when CDI files of these claims (None: of any) were removed or changed by somebody else; returns
+        how many were written again."""
+        self._check_active()
+        return await self._checks.mend(uids)
+
     # --- life ---
     async def recover(self) -> None:
         """At take-over, before the first call is served: files from rows, rows for what the kubelet believes prepared.

@@ -285,13 +285,15 @@ class _Specs:
     def device_ids(self, cdi_name: str) -> tuple[str, ...]:
         return f"{PREFIX}{cdi_name}", "k8s.gpu.nvidia.com/driver=all"
 
-    def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> None:
+    def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> bool:
         self._agent.step(f"write {claim_uid}")
         if self._world.write_error is not None:
             raise self._world.write_error
         names = {device.cdi_name: device.device.uuid for device in devices}
         assert len(names) == len(devices), "the same device twice in one file is unresolvable"
+        before = self._world.files.get(claim_uid)
         self._world.files[claim_uid] = File({**dict.fromkeys(aliases, ""), **names}, self._world.boot_id)
+        return self._world.files[claim_uid] != before
 
     def remove(self, claim_uid: str) -> None:
         self._agent.step(f"remove {claim_uid}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.app import file_watch
-from kubeletplugin.app.file_watch import FileWatch
+from kubeletplugin.app.file_watch import FileWatch, HarmWatch
 
 pytestmark = pytest.mark.anyio
 
@@ -176,3 +176,48 @@ async def test_nothing_stays_open(tmp_path: Path) -> None:
     async with watched(tmp_path / NAME):
         assert len(os.listdir("/proc/self/fd")) == len(before) + 1
     assert os.listdir("/proc/self/fd") == before
+
+
+# --- files that others harm ---
+@contextlib.asynccontextmanager
+async def guarded(folder: Path) -> AsyncIterator[HarmWatch]:
+    watch = HarmWatch(folder, "ours-")
+    task = asyncio.create_task(watch.run())
+    try:
+        await watch.changed.wait()
+        assert watch.take() is None, "what came before it may be anything"
+        yield watch
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_files_taken_away_or_written_into_are_told_and_whole_ones_put_into_place_are_not(tmp_path: Path) -> None:
+    for name in ("ours-a", "ours-b", "ours-c", "ours-d", "theirs"):
+        (tmp_path / name).write_text("old")
+    async with guarded(tmp_path) as watch:
+        rename_over(tmp_path / "ours-a")
+        rename_over(tmp_path / "ours-new")
+        (tmp_path / "theirs").unlink()
+        (tmp_path / "ours-b").unlink()
+        (tmp_path / "ours-c").write_text("broken")
+        (tmp_path / "ours-d").rename(tmp_path / "elsewhere")
+        await watch.changed.wait()
+        assert watch.take() == frozenset({"ours-b", "ours-c", "ours-d"})
+        assert not watch.changed.is_set()
+        watch.take_again()
+        assert watch.take() is None
+
+
+async def test_a_folder_that_goes_is_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_watch, "POLL_SECONDS", 0.001)
+    folder = tmp_path / "cdi"
+    folder.mkdir()
+    (folder / "ours-a").write_text("old")
+    async with guarded(folder) as watch:
+        shutil.rmtree(folder)
+        async with asyncio.timeout(5):
+            taken: frozenset[str] | None = frozenset()
+            while taken is not None:
+                await watch.changed.wait()
+                taken = watch.take()

@@ -1,0 +1,75 @@
+"""Puts back CDI files of ours that somebody else has removed or written into, as soon as it happens.
+
+Without its file no container of a claim can start, and a clean-up script, a reboot helper or another driver's
+uninstaller empties a CDI folder in one go. Every prepared claim's file can be made from its row at any time, and the
+driver's from the host. Files of others are theirs, broken or not.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from typing import Protocol
+
+from kubeletplugin.app.file_watch import HarmWatch
+from kubeletplugin.app.notices import NodeNotices
+from kubeletplugin.cdi.claims import claim_of
+from kubeletplugin.cdi.driver import DRIVER_FILE
+from kubeletplugin.clock import Clock
+
+PAUSE_SECONDS = 0.2
+"""Between two passes: one that empties the folder again and again must not keep a core busy."""
+
+MendClaims = Callable[[Collection[str] | None], Awaitable[int]]
+
+
+class DriverSpec(Protocol):
+    """Blocking; see app.specs.HostSpecs."""
+
+    def restore(self) -> bool: ...
+
+
+class SpecKeeper:
+    def __init__(
+        self,
+        folder: Path,
+        prefix: str,
+        driver: DriverSpec,
+        mend_claims: MendClaims,
+        notices: NodeNotices,
+        clock: Clock,
+    ) -> None:
+        """Of files in ``folder`` whose names begin with ``prefix``. ``mend_claims`` gets UIDs, None for all claims, and
+        returns how many files it made or changed."""
+        self._folder = folder
+        self._prefix = prefix
+        self._driver = driver
+        self._mend_claims = mend_claims
+        self._notices = notices
+        self._clock = clock
+
+    async def run(self) -> None:
+        """For ever; raises NotActiveError and RecoverableError."""
+        watch = HarmWatch(self._folder, self._prefix)
+        watching = asyncio.ensure_future(watch.run())
+        try:
+            while True:
+                await watch.changed.wait()
+                names = watch.take()
+                try:
+                    await self._mend(names)
+                except BaseException:
+                    watch.take_again()
+                    raise
+                await self._clock.sleep(PAUSE_SECONDS)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _mend(self, names: Collection[str] | None) -> None:
+        driver = False
+        if names is None or DRIVER_FILE in names:
+            driver = await asyncio.to_thread(self._driver.restore)
+        uids = None if names is None else {uid for name in names if (uid := claim_of(name))}
+        claims = await self._mend_claims(uids) if uids is None or uids else 0
+        if driver or claims:
+            self._notices.files_restored(self._folder, driver, claims)
