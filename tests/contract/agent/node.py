@@ -29,6 +29,7 @@ from kubeletplugin.nvml.simulated import SimulatedNode, open_node
 T = TypeVar("T")
 
 WAIT_SECONDS = 20.0
+REPOSITORY = Path(__file__).parents[3]
 MACHINE = "dgx-h100"
 AGENT_COMMAND = ("-m", "gpuclaim", "kubeletplugin")
 
@@ -67,6 +68,13 @@ class AgentProcess:
     @property
     def ended(self) -> bool:
         return self._process.returncode is not None
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def status(self) -> int:
+        """How it ended: its exit status; a signal's is negative."""
+        return await asyncio.wait_for(self._process.wait(), WAIT_SECONDS)
 
     async def end(self, number: signal.Signals) -> int:
         self._process.send_signal(number)
@@ -114,7 +122,7 @@ class AgentNode:
         words = [*(f"{flag}={value}" for flag, value in flags.items()), *further]
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, *command, *words, stderr=output, env=_environment()
+                sys.executable, *command, *words, stderr=output, env=_environment(), cwd=REPOSITORY
             )
         self._processes.append(process)
         return AgentProcess(process, log)
