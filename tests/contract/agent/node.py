@@ -107,7 +107,7 @@ class AgentNode:
         return agent
 
     async def start_process(self, name: str, *further: str, command: Sequence[str] = AGENT_COMMAND) -> AgentProcess:
-        """``further`` are words after the usual flags; ``command`` is what Python is told to run."""
+        """``further`` are flags beside the usual ones, or in the place of one; ``command`` is what Python is told to run."""
         log = self.folder / f"{name}.log"
         flags = {
             "--node-name": NODE_NAME,
@@ -119,7 +119,8 @@ class AgentNode:
             "--http-endpoint": "",
             "--machine-state": self.settings.machine_state,
         }
-        words = [*(f"{flag}={value}" for flag, value in flags.items()), *further]
+        given = {word.partition("=")[0] for word in further}
+        words = [*(f"{flag}={value}" for flag, value in flags.items() if flag not in given), *further]
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *command, *words, stderr=output, env=_environment(), cwd=REPOSITORY
