@@ -46,6 +46,10 @@ class Peers(Protocol):
     async def responds(self, socket: str, timeout: float) -> bool:
         """False when it is there and gives no sign of life: one that is gone doesn't hang."""
 
+    async def register_anew(self, socket: str, timeout: float) -> bool:
+        """Has it become the newest; whether the kubelet has confirmed that. PeerError when it doesn't answer in time,
+        or is of a release that can't."""
+
 
 class GrpcPeers:
     def __init__(self, instance: str) -> None:
@@ -99,6 +103,15 @@ class GrpcPeers:
                 return error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
             return True
 
+    async def register_anew(self, socket: str, timeout: float) -> bool:
+        async with channel(socket) as peer:
+            stub = api_pb2_grpc.InstanceStub(peer)
+            try:
+                answer = await stub.RegisterAnew(api_pb2.RegisterAnewRequest(instance=self._instance), timeout=timeout)
+            except grpc.aio.AioRpcError as error:
+                raise PeerError(describe(socket, error)) from error
+            return answer.registered
+
 
 def channel(socket: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(f"unix:{socket}", options=CHANNEL_OPTIONS)
@@ -109,14 +122,26 @@ def describe(socket: str, error: grpc.aio.AioRpcError) -> str:
 
 
 class InstanceService(api_pb2_grpc.InstanceServicer):
-    """This instance's side. ``yield_active`` stops being active and says whether it was."""
+    """This instance's side. ``yield_active`` stops being active and says whether it was; ``register_anew`` makes this
+    instance the newest and says whether it did."""
 
-    def __init__(self, yield_active: Callable[[str], Awaitable[bool]], gate: HealthGate) -> None:
+    def __init__(
+        self,
+        yield_active: Callable[[str], Awaitable[bool]],
+        register_anew: Callable[[str], Awaitable[bool]],
+        gate: HealthGate,
+    ) -> None:
         self._yield_active = yield_active
+        self._register_anew = register_anew
         self._gate = gate
 
     async def Yield(self, request: api_pb2.YieldRequest, context: Context) -> api_pb2.YieldResponse:
         return api_pb2.YieldResponse(was_active=await self._yield_active(request.instance))
+
+    async def RegisterAnew(
+        self, request: api_pb2.RegisterAnewRequest, context: Context
+    ) -> api_pb2.RegisterAnewResponse:
+        return api_pb2.RegisterAnewResponse(registered=await self._register_anew(request.instance))
 
     async def Watch(self, request: api_pb2.WatchRequest, context: Context) -> AsyncIterator[api_pb2.WatchResponse]:
         """Ends with the health streams: to tell when those end is what it is for."""

@@ -8,6 +8,9 @@ heartbeat has stood still already, the active one's own registration socket is m
 It is done once for an instance that hangs, and never for one that answers: two that live don't take turns. Calls that
 the hanging one has keep their connection, and are passed on when it wakes. For the second or two until the kubelet has
 registered this instance again its calls go to the one that hangs, as they did before.
+
+An instance that ends while it is the newest first has another one become it: the kubelet goes on calling it until it
+has noticed that the registration socket is gone, and then breaks off the calls that are open there.
 """
 
 import asyncio
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubeletplugin.clock import Clock
-from kubeletplugin.dra.instance import Peers
+from kubeletplugin.dra.instance import PeerError, Peers
 from kubeletplugin.dra.sockets import SocketPaths, answers, peer_dra_sockets, registration_of
 
 log = logging.getLogger(__name__)
@@ -28,11 +31,14 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class NewestTiming:
     """Seconds. An instance hangs when it gave no sign of life ``misses`` times, for ``answer`` each time: one whose
-    loop is only busy, or a machine that was paused, misses once."""
+    loop is only busy, or a machine that was paused, misses once. ``hand_over`` is for its calls in flight, the
+    kubelet's loop of 1 s, and some more; ``settle`` for the kubelet's new connection."""
 
     look: float = 2.0
     answer: float = 2.0
     misses: int = 3
+    hand_over: float = 10.0
+    settle: float = 0.2
 
 
 Incarnation = tuple[str, int]
@@ -100,6 +106,20 @@ class NewestKeeper:
             self._passed |= {younger[path] for path in hanging}
             await self._renew()
 
+    async def hand_over(self) -> None:
+        """Before this instance ends: has the newest of the others become the one that is called, if this one is."""
+        others = self._others()
+        own = made_at(self._paths.registration)
+        if own is None or not others or max(made for _, made in others.values()) > own:
+            return
+        for path in sorted(others, key=lambda path: others[path][1], reverse=True):
+            try:
+                if await self._peers.register_anew(str(path), self._timing.hand_over):
+                    await self._clock.sleep(self._timing.settle)
+                    return
+            except PeerError as error:
+                log.warning("another instance didn't register anew before this one ends", extra={"error": str(error)})
+
     def _counts(self, incarnation: Incarnation, answered: bool) -> bool:
         """Notes one answer, or none; whether it hangs."""
         if answered:
@@ -109,18 +129,22 @@ class NewestKeeper:
         return self._misses[incarnation] >= self._timing.misses
 
     def _younger(self) -> dict[Path, Incarnation]:
-        """The DRA sockets, with a process behind each, that were registered after ours and weren't passed yet."""
-        registry = self._paths.registration.parent
+        """Those that were registered after this instance and weren't passed yet."""
         own = made_at(self._paths.registration)
+        if own is None:
+            return {}
+        others = self._others()
+        return {path: it for path, it in others.items() if it[1] > own and it not in self._passed}
+
+    def _others(self) -> dict[Path, Incarnation]:
+        """By their DRA sockets, those with a process behind and a registration socket."""
+        registry = self._paths.registration.parent
         found = {}
         for path in peer_dra_sockets(self._paths.dra.parent, self._paths):
             registration = registration_of(registry, self._driver, path)
             made = made_at(registration) if registration is not None else None
-            if registration is None or made is None or own is None or made <= own:
-                continue
-            incarnation = (str(registration), made)
-            if incarnation not in self._passed and answers(path):
-                found[path] = incarnation
+            if made is not None and answers(path):
+                found[path] = (str(registration), made)
         return found
 
 

@@ -5,11 +5,12 @@ registration (the kubelet may call as soon as it has seen the registration socke
 
 1. calls in flight get a moment to finish;
 2. this instance stops being active and says so in the lease: waits end, effects are finished, a standby takes over;
-3. calls still open are passed to the new active instance, or answered with the reason when there is none;
-4. streams end, or the server would wait for them;
-5. the registration socket goes: not before, since the kubelet closes its connection to an instance that it forgets,
+3. if the kubelet calls this instance, another one is asked to register anew, so that it is called instead;
+4. calls still open are passed to the new active instance, or answered with the reason when there is none;
+5. streams end, or the server would wait for them;
+6. the registration socket goes: not before, since the kubelet closes its connection to an instance that it forgets,
    and with it breaks off the calls that are open there;
-6. the DRA server stops and its socket goes.
+7. the DRA server stops and its socket goes.
 
 ResourceSlices are never deleted here: pods keep their devices, and the next instance finds the slices as they are.
 """
@@ -151,7 +152,7 @@ class DraPlugin:
         self._server = grpc.aio.server()
         services.add_to_server(self._server, self._calls)
         health.add_to_server(self._server, self._streams)
-        instance.add_to_server(self._server, InstanceService(self._takeover.give_up, self._gate))
+        instance.add_to_server(self._server, InstanceService(self._takeover.give_up, self._register_anew, self._gate))
         try:
             self._server.add_insecure_port(self._paths.dra_target)
         except RuntimeError as error:
@@ -168,6 +169,7 @@ class DraPlugin:
         await self._runner.drain(self._timing.finish_calls)
         await self._takeover.stop()
         crashpoints.reached("stop.yielded")
+        await self._newest.hand_over()
         await self._runner.drain(self._timing.pass_on_calls)
         await self._runner.cancel()
         self._gate.end()
@@ -215,7 +217,14 @@ class DraPlugin:
     async def _become_newest(self) -> None:
         """Calls that are open here get a moment first, as at a stop."""
         await self._runner.drain(self._timing.finish_calls)
-        self._registrar.renew()
+        await self._registrar.renew()
+
+    async def _register_anew(self, asker: str) -> bool:
+        if self._takeover.state is State.STOPPED:
+            return False
+        log.info("register anew for one that ends", extra={"instance": asker})
+        await self._become_newest()
+        return True
 
     async def _watch_socket(self) -> None:
         """The kubelet can't connect again without the DRA socket, and a server can't bind anew: begin as a whole."""

@@ -102,6 +102,7 @@ class Registrar:
         self._watch: asyncio.Task[None] | None = None
         self._wait_first = False
         self._renewal = False
+        self._confirmed = asyncio.Event()
         self._published_at = 0.0
         self._silence_told = False
         self._retry = self._timing.first_retry
@@ -120,10 +121,12 @@ class Registrar:
         self._published_at = self._clock.monotonic()
         self._watch = asyncio.create_task(self._keep_published(), name="registration watch")
 
-    def renew(self) -> None:
+    async def renew(self) -> None:
         """Has the kubelet register this instance anew, which makes it the newest; it is forgotten for a second or two,
-        and calls that are open at it are broken off."""
+        and calls that are open at it are broken off. Returns when the kubelet has confirmed it."""
         self._renewal = True
+        self._confirmed.clear()
+        await self._confirmed.wait()
 
     async def stop(self) -> None:
         """Removes the socket (the kubelet deregisters within a second or two), then stops the server."""
@@ -163,6 +166,8 @@ class Registrar:
     def _told(self, registered: bool, error: str) -> None:
         if registered:
             self._retry = self._timing.first_retry
+            if not self._renewal:
+                self._confirmed.set()
             log.info("registered with the kubelet")
             self._listener.on_registered()
             return

@@ -53,6 +53,8 @@ class Freezer:
     def freeze(self, pid: int) -> None:
         (self.folder / "cgroup.procs").write_text(str(pid))
         (self.folder / "freezer.state").write_text("FROZEN")
+        while (self.folder / "freezer.state").read_text().strip() != "FROZEN":
+            time.sleep(0.01)
 
     def thaw(self) -> None:
         (self.folder / "freezer.state").write_text("THAWED")

@@ -48,11 +48,11 @@ async def test_an_instance_stopped_with_the_lease_locked_is_killed_and_replaced(
 
 
 async def test_a_blocked_event_loop_ends_the_process_and_the_standby_serves(node: Node) -> None:
-    async with instance(node, "old"), instance(node, "new") as new:
+    async with instance(node, "old") as old, instance(node, "new") as new:
         with pytest.raises(PodError):
             await node.kubelet.prepare("pod-1", [special("block-loop")])
         assert await new.process.wait() == EXIT_STATUS
-        await until(lambda: not new.connected())
+        await until(lambda: not new.connected() and recorded(node).instance == "old" and old.connected())
         assert await server_of(node, "pod-2", claim(2)) == "old"
 
 

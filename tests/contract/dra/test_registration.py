@@ -8,10 +8,12 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from gpuclaim.demo.kubelet import PodError
 from gpuclaim.demo.kubelet_plugins import KubeletTiming
+from kubeletplugin.dra.instance import GrpcPeers
 from kubeletplugin.dra.registrar import SUPPORTED_VERSIONS
 from kubeletplugin.dra.sockets import target
-from kubeletplugin.dra.takeover import TakeOver
+from kubeletplugin.dra.takeover import State, TakeOver
 from kubeletplugin.errors import FatalError
 from kubeletplugin.pb.dra.v1 import api_pb2 as v1
 from kubeletplugin.pb.dra.v1 import api_pb2_grpc as v1_grpc
@@ -81,6 +83,30 @@ async def test_a_registration_socket_that_is_gone_is_published_again(node: Node)
     await until(lambda: agent.plugin.status.registered and node.connected(agent))
     await node.kubelet.prepare("pod-1", [claim(1)])
     assert agent.handler.prepared == ["uid-1"]
+
+
+async def test_one_that_registers_anew_is_the_newest_and_knows_it(node: Node) -> None:
+    old = await node.start("old")
+    new = await node.start("new")
+    assert await GrpcPeers("test").register_anew(str(old.paths.dra), timeout=5)
+    assert [plugin.endpoint for plugin in node.kubelet.plugins.plugins(DRIVER)] == [
+        str(new.paths.dra),
+        str(old.paths.dra),
+    ]
+    assert new.active, "to be the newest isn't to be active"
+
+
+async def test_one_that_ends_doesnt_register_anew(node: Node) -> None:
+    agent = await node.start("a")
+    agent.handler.gate.clear()
+    call = asyncio.create_task(node.kubelet.prepare("pod-1", [claim(1)]))
+    await agent.handler.called.wait()
+    stopping = asyncio.create_task(node.stop(agent))
+    await until(lambda: agent.plugin.status.state is State.STOPPED)
+    assert not await GrpcPeers("test").register_anew(str(agent.paths.dra), timeout=5)
+    with pytest.raises(PodError):
+        await call
+    await stopping
 
 
 async def test_a_registry_folder_that_is_gone_for_a_while_is_waited_for(node: Node) -> None:

@@ -1,6 +1,7 @@
 """Two instances in one process: who serves, and that no call is lost while that changes."""
 
 import asyncio
+import itertools
 
 import grpc.aio
 import pytest
@@ -165,6 +166,19 @@ async def test_stop_hands_over_to_the_standby_and_passes_waiting_calls_on(node: 
     await until(lambda: node.connected(old))
     await node.kubelet.prepare("pod-2", [claim(2)])
     assert node.wiped == [None]
+
+
+async def test_the_newest_one_ends_under_calls_and_none_is_broken_off(node: Node) -> None:
+    """The kubelet calls it until it has noticed, and closes its connection then: it is to call another one before."""
+    old = await node.start("old")
+    for number in range(5):
+        new = await node.start(f"new-{number}")
+        stopping = asyncio.create_task(node.stop(new))
+        calls = itertools.count()
+        while not stopping.done():
+            await node.kubelet.prepare(f"{number}-{next(calls)}", [claim(1000 * number + next(calls))])
+        await stopping
+    assert old.active
 
 
 async def test_stop_without_a_standby_answers_waiting_calls_with_the_reason(node: Node) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kubeletplugin.dra.instance import PeerError
 from kubeletplugin.dra.newest import NewestKeeper, NewestTiming
 from kubeletplugin.dra.sockets import SocketPaths, choose_paths
 from tests.fakes.clock import VirtualClock
@@ -25,10 +26,19 @@ class Answering(Peers):
         super().__init__()
         self.hanging: set[str] = set()
         self.asked = []
+        self.successors: list[str] = []
+        self.refusing: dict[str, bool | PeerError] = {}
 
     async def responds(self, socket: str, timeout: float) -> bool:
         self.asked.append(socket)
         return socket not in self.hanging
+
+    async def register_anew(self, socket: str, timeout: float) -> bool:
+        self.successors.append(Path(socket).stem)
+        answer = self.refusing.get(socket, True)
+        if isinstance(answer, PeerError):
+            raise answer
+        return answer
 
 
 class Rig:
@@ -156,6 +166,41 @@ async def test_it_looks_only_from_start_to_stop(rig: Rig) -> None:
     await asyncio.sleep(0)
     await rig.clock.advance(20)
     assert (len(rig.peers.asked), rig.renewals) == (1, 0)
+
+
+async def hand_over(rig: Rig) -> list[str]:
+    ending = asyncio.create_task(rig.keeper.hand_over())
+    await rig.clock.advance(1)
+    assert ending.done()
+    await ending
+    return rig.peers.successors
+
+
+async def test_the_newest_one_that_ends_has_the_next_newest_take_its_place(rig: Rig) -> None:
+    rig.instance("oldest", age=300)
+    rig.instance("old", age=200)
+    assert await hand_over(rig) == ["dra-old"]
+
+
+async def test_one_that_isnt_called_anyway_just_ends(rig: Rig) -> None:
+    rig.instance("old", age=200)
+    rig.instance("new", age=50)
+    assert await hand_over(rig) == []
+
+
+async def test_one_that_is_alone_just_ends(rig: Rig) -> None:
+    dead = choose_paths(rig.registry, rig.plugin, DRIVER, "dead")
+    for path in (dead.registration, dead.dra):
+        bind(path, listen=False).close()
+    assert await hand_over(rig) == []
+
+
+@pytest.mark.parametrize("refusal", [False, PeerError("call the instance: UNIMPLEMENTED")])
+async def test_where_one_cant_another_is_asked(rig: Rig, refusal: bool | PeerError) -> None:
+    """It ends itself, hangs, or is of a release that doesn't know how."""
+    rig.instance("oldest", age=300)
+    rig.peers.refusing[str(rig.instance("old", age=200).dra)] = refusal
+    assert await hand_over(rig) == ["dra-old", "dra-oldest"]
 
 
 @pytest.mark.parametrize("length", [10, 40, 58, 63])

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&kubeletplugin/pb/instance/v1/api.proto\x12\x14gpuclaim.instance.v1\" \n\x0cYieldRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\"#\n\rYieldResponse\x12\x12\n\nwas_active\x18\x01 \x01(\x08\" \n\x0cWatchRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\"\x0f\n\rWatchResponse2\xb0\x01\n\x08Instance\x12P\n\x05Yield\x12\".gpuclaim.instance.v1.YieldRequest\x1a#.gpuclaim.instance.v1.YieldResponse\x12R\n\x05Watch\x12\".gpuclaim.instance.v1.WatchRequest\x1a#.gpuclaim.instance.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&kubeletplugin/pb/instance/v1/api.proto\x12\x14gpuclaim.instance.v1\" \n\x0cYieldRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\"#\n\rYieldResponse\x12\x12\n\nwas_active\x18\x01 \x01(\x08\" \n\x0cWatchRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\"\x0f\n\rWatchResponse\"\'\n\x13RegisterAnewRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\"*\n\x14RegisterAnewResponse\x12\x12\n\nregistered\x18\x01 \x01(\x08\x32\x97\x02\n\x08Instance\x12P\n\x05Yield\x12\".gpuclaim.instance.v1.YieldRequest\x1a#.gpuclaim.instance.v1.YieldResponse\x12R\n\x05Watch\x12\".gpuclaim.instance.v1.WatchRequest\x1a#.gpuclaim.instance.v1.WatchResponse0\x01\x12\x65\n\x0cRegisterAnew\x12).gpuclaim.instance.v1.RegisterAnewRequest\x1a*.gpuclaim.instance.v1.RegisterAnewResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,6 +39,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHREQUEST']._serialized_end=167
   _globals['_WATCHRESPONSE']._serialized_start=169
   _globals['_WATCHRESPONSE']._serialized_end=184
-  _globals['_INSTANCE']._serialized_start=187
-  _globals['_INSTANCE']._serialized_end=363
+  _globals['_REGISTERANEWREQUEST']._serialized_start=186
+  _globals['_REGISTERANEWREQUEST']._serialized_end=225
+  _globals['_REGISTERANEWRESPONSE']._serialized_start=227
+  _globals['_REGISTERANEWRESPONSE']._serialized_end=269
+  _globals['_INSTANCE']._serialized_start=272
+  _globals['_INSTANCE']._serialized_end=551
 # @@protoc_insertion_point(module_scope)

@@ -25,3 +25,15 @@ class WatchRequest(_message.Message):
 class WatchResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class RegisterAnewRequest(_message.Message):
+    __slots__ = ("instance",)
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    instance: str
+    def __init__(self, instance: _Optional[str] = ...) -> None: ...
+
+class RegisterAnewResponse(_message.Message):
+    __slots__ = ("registered",)
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    registered: bool
+    def __init__(self, registered: bool = ...) -> None: ...

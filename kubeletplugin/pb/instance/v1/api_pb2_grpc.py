@@ -44,6 +44,11 @@ class InstanceStub(object):
                 request_serializer=kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.WatchRequest.SerializeToString,
                 response_deserializer=kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.WatchResponse.FromString,
                 _registered_method=True)
+        self.RegisterAnew = channel.unary_unary(
+                '/gpuclaim.instance.v1.Instance/RegisterAnew',
+                request_serializer=kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.RegisterAnewRequest.SerializeToString,
+                response_deserializer=kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.RegisterAnewResponse.FromString,
+                _registered_method=True)
 
 
 class InstanceServicer(object):
@@ -63,6 +68,14 @@ class InstanceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RegisterAnew(self, request, context):
+        """Asks an instance to have the kubelet register it anew, which makes it the one that is called: who asks is about to
+        end. Answered when the kubelet has confirmed it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InstanceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +88,11 @@ def add_InstanceServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.WatchRequest.FromString,
                     response_serializer=kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.WatchResponse.SerializeToString,
+            ),
+            'RegisterAnew': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterAnew,
+                    request_deserializer=kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.RegisterAnewRequest.FromString,
+                    response_serializer=kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.RegisterAnewResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +149,33 @@ class Instance(object):
             '/gpuclaim.instance.v1.Instance/Watch',
             kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.WatchRequest.SerializeToString,
             kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterAnew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuclaim.instance.v1.Instance/RegisterAnew',
+            kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.RegisterAnewRequest.SerializeToString,
+            kubeletplugin_dot_pb_dot_instance_dot_v1_dot_api__pb2.RegisterAnewResponse.FromString,
             options,
             channel_credentials,
             insecure,
