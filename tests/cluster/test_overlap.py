@@ -21,7 +21,8 @@ NEWER = (f"schema={SCHEMA + 1}",)
 
 
 def other(agent: Agent, *version: str, name: str = "agent-new") -> Agent:
-    return Agent(agent.node, name=name, version=version)
+    entry = ("tests.versions", *version, "--") if version else agent.entry
+    return Agent(agent.node, name=name, entry=entry)
 
 
 @contextmanager

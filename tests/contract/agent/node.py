@@ -107,7 +107,7 @@ class AgentNode:
         return agent
 
     async def start_process(self, name: str, *further: str, command: Sequence[str] = AGENT_COMMAND) -> AgentProcess:
-        """``further`` are flags beside the usual ones, or in the place of one; ``command`` is what Python is told to run."""
+        """``further`` are flags beside the usual ones, or in the place of one; ``command`` is what Python runs."""
         log = self.folder / f"{name}.log"
         flags = {
             "--node-name": NODE_NAME,
