@@ -64,6 +64,7 @@ class Story:
         await self._claim_by_memory()
         shared = await self._claim_shared()
         self._show_files(shared)
+        await self._show_status()
         await self._refuse_rival()
         await self._unprepare_train()
         if not shared:
@@ -184,6 +185,25 @@ class Story:
         claims = [TRAIN, *([SHARED] if shared else [])]
         ids = {entry for claim in claims for entry in self._ids_of(claim)}
         self._check(ids <= known, f"the runtime can resolve {'both claims' if shared else 'the claim'}")
+
+    async def _show_status(self) -> None:
+        self._page.chapter("What the claim shows")
+        device = self._device_of(TRAIN)
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                entry = await self._shown_of(TRAIN)
+        except TimeoutError as error:
+            raise WrongError(f"claim {TRAIN} doesn't show {device} in its status") from error
+        self._page.yaml(f"status.devices of {TRAIN}", {key: entry[key] for key in ("device", "data", "conditions")})
+        self._check(entry["data"]["uuid"] == self._found[device].uuid, f"it is {device} with its UUID")
+        self._check(entry["conditions"][0]["status"] == "True", "it is ready")
+
+    async def _shown_of(self, claim: str) -> Json:
+        """Written beside the prepare, not by it."""
+        while True:
+            for entry in self._work.read(claim)["status"].get("devices", ()):
+                return dict(entry)
+            await asyncio.sleep(LOOK_SECONDS)
 
     # --- refusals and ends ---
     async def _refuse_rival(self) -> None:

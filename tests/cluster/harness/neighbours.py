@@ -1,7 +1,8 @@
-"""Two other vendors' drivers on the node, a few lines each: a DRA driver and a device plugin.
+"""Others on the node, a few lines each: another vendor's DRA driver and device plugin, and a device plugin for GPUs.
 
-`python -m tests.cluster.harness.neighbours dra|plugin KUBECONFIG NODE` runs one until SIGTERM. They have their own
-names (dra.example.com, example.com/widget) and must not notice us, nor we them.
+`python -m tests.cluster.harness.neighbours dra|plugin|gpus KUBECONFIG NODE [UUID ...]` runs one until SIGTERM. The
+first two have their own names (dra.example.com, example.com/widget) and must not notice us, nor we them. The last hands
+out GPUs of ours, as NVIDIA's does, under a resource of its own.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from kubeletplugin.pb.pluginregistration.v1 import api_pb2_grpc as registration_
 
 DRIVER = "dra.example.com"
 RESOURCE = "example.com/widget"
+GPU_RESOURCE = "nvidia.com/gpu.other"
 ROOT = Path("/var/lib/kubelet")
 CDI_FILE = Path("/var/run/cdi/example.com-widget.json")
 CDI = {
@@ -57,12 +59,15 @@ class Neighbour(dra_grpc.DRAPluginServicer, registration_grpc.RegistrationServic
         return dra.NodeUnprepareResourcesResponse(claims={claim.uid: answer for claim in request.claims})
 
 
-class WidgetPlugin(plugin_grpc.DevicePluginServicer):
+class Plugin(plugin_grpc.DevicePluginServicer):
+    def __init__(self, ids: Sequence[str]) -> None:
+        self._ids = ids
+
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> plugin.DevicePluginOptions:
         return plugin.DevicePluginOptions()
 
     async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[plugin.ListAndWatchResponse]:
-        yield plugin.ListAndWatchResponse(devices=[plugin.Device(ID="widget-0", health="Healthy")])
+        yield plugin.ListAndWatchResponse(devices=[plugin.Device(ID=name, health="Healthy") for name in self._ids])
         await asyncio.Event().wait()
 
     async def Allocate(self, request: Any, context: Any) -> plugin.AllocateResponse:
@@ -110,18 +115,24 @@ async def _run_dra(kubeconfig: str, node: str) -> list[grpc.aio.Server]:
     return servers
 
 
-async def _run_plugin() -> list[grpc.aio.Server]:
-    socket = ROOT / "device-plugins" / "widget.sock"
-    server = await _serve(socket, (plugin_grpc.add_DevicePluginServicer_to_server, WidgetPlugin()))
+async def _run_plugin(resource: str, ids: Sequence[str]) -> list[grpc.aio.Server]:
+    socket = ROOT / "device-plugins" / f"{resource.partition('/')[2]}.sock"
+    server = await _serve(socket, (plugin_grpc.add_DevicePluginServicer_to_server, Plugin(ids)))
     options = [("grpc.default_authority", "localhost")]
     async with grpc.aio.insecure_channel(f"unix:{ROOT}/device-plugins/kubelet.sock", options=options) as channel:
-        request = plugin.RegisterRequest(version="v1beta1", endpoint=socket.name, resource_name=RESOURCE)
+        request = plugin.RegisterRequest(version="v1beta1", endpoint=socket.name, resource_name=resource)
         await plugin_grpc.RegistrationStub(channel).Register(request)
     return [server]
 
 
-async def main(kind: str, kubeconfig: str, node: str) -> None:
-    servers = await (_run_dra(kubeconfig, node) if kind == "dra" else _run_plugin())
+async def main(kind: str, kubeconfig: str, node: str, *uuids: str) -> None:
+    match kind:
+        case "dra":
+            servers = await _run_dra(kubeconfig, node)
+        case "plugin":
+            servers = await _run_plugin(RESOURCE, ["widget-0"])
+        case _:
+            servers = await _run_plugin(GPU_RESOURCE, uuids)
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

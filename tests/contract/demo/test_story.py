@@ -52,6 +52,7 @@ async def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         "allocates gpu-0, the first of 8 that fit",
         "allocates gpu-1, the first of 7 that fit",
         '"path": "/dev/nvidia0"',
+        "status.devices of train-gpu",
         "failed for ResourceClaim rival-gpu: gpu-0 is held by claim train-gpu, which is allocated the same device",
         "draining 1 process of its former pods still running",
         "its ResourceSlices stay for the next one",
@@ -64,7 +65,7 @@ async def test_with_one_gpu_the_second_claim_waits_for_the_first(capsys: pytest.
     told = " ".join(capsys.readouterr().out.split())
     pending = told.index("0 of 1 devices usable (1: in use by claim demo/train-gpu)")
     free = told.index("the process has ended, gpu-0 is free")
-    assert pending < free < told.index("8. One claim, shared by two pods The scheduler's stand-in allocates gpu-0")
+    assert pending < free < told.index("9. One claim, shared by two pods The scheduler's stand-in allocates gpu-0")
 
 
 async def test_with_partitions_the_claims_are_for_those(capsys: pytest.CaptureFixture[str]) -> None:
