@@ -87,6 +87,7 @@ class ActiveNode:
         self._waker: Waker | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._troubles = Troubles(log)
+        self._offered: Callable[[], Inventory] = lambda: Inventory("")
         self._claims_changed = asyncio.Event()
 
     # --- calls ---
@@ -106,6 +107,11 @@ class ActiveNode:
         if manager is None or ledger is None:
             return None
         return LedgerView(await ledger.snapshot(), await ledger.size(), len(manager.waiting()))
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """With what is withheld for other reasons than the hardware's; None while this instance isn't active."""
+        return self._offered() if self._manager is not None else None
 
     async def drains(self, device: str) -> Sequence[Draining]:
         """For `gpuclaim release`; implements app.release.Releases."""
@@ -152,7 +158,9 @@ class ActiveNode:
             await asyncio.to_thread(specs.refresh, parts.inventory.current.driver_version)
         inventory = self._inventory(bound)
         classic = self._new_classic_watch()
-        self._manager = manager = self._new_manager(ledger, specs, lambda: classic.withhold(inventory()))
+        self._offered = lambda: classic.withhold(inventory())
+        self._manager = manager = self._new_manager(ledger, specs, self._offered)
+        parts.notices.take_up(await ledger.told())
         statuses = ClaimStatuses(parts.api, parts.settings.node_name, parts.clock, inventory)
 
         def observe(claim: Json) -> None:
@@ -171,7 +179,7 @@ class ActiveNode:
             self._start("wake pods", waker.run)
         self._start("follow other device plugins", classic.run)
         self._start("publish the inventory", lambda: self._publish(ledger, manager, bound, classic))
-        self._start("withhold what others have", lambda: self._follow_classic(manager, inventory, classic))
+        self._start("withhold what others have", lambda: self._follow_classic(ledger, manager, inventory, classic))
         self._start(KEEP_SPECS, lambda: self._refresh_specs(specs))
         keeper = SpecKeeper(writer.folder, CDI_PREFIX, specs, manager.mend_files, parts.notices, parts.clock)
         self._start("put back CDI files", keeper.run)
@@ -284,18 +292,21 @@ class ActiveNode:
         await asyncio.wait([bound])
         looked = asyncio.ensure_future(classic.looked.wait())
         await wait_for_any(parts.clock, looked, FIRST_LOOK_SECONDS, cancel=True)
-        parts.notices.take_up(await ledger.told())
         async for inventory in parts.inventory.changes():
-            told = parts.notices.inventory_changed(inventory)
+            parts.notices.inventory_changed(inventory)
             self._offer(manager, inventory, classic)
-            try:
-                await ledger.set_told(told)
-            except RecoverableError as error:
-                log.warning("note what was told of the hardware: %s", error)
+            await self._note_told(ledger)
+
+    async def _note_told(self, ledger: Ledger) -> None:
+        try:
+            await ledger.set_told(self._parts.notices.told)
+        except RecoverableError as error:
+            log.warning("note what was told of devices: %s", error)
 
     def _offer(self, manager: ClaimManager, looked: Inventory, classic: ClassicWatch) -> None:
         """A device with a problem is kept for who has it, and offered to nobody."""
-        self._parts.notices.classic_changed(classic.taken(looked))
+        if classic.looked.is_set():
+            self._parts.notices.classic_changed(classic.taken(looked))
         inventory = classic.withhold(looked)
         offered = tuple(device for device in inventory.devices if not device.problem)
         self._parts.slices.set_devices(replace(inventory, devices=offered))
@@ -304,7 +315,7 @@ class ActiveNode:
             self._waker.way_may_be_clear()
 
     async def _follow_classic(
-        self, manager: ClaimManager, inventory: Callable[[], Inventory], classic: ClassicWatch
+        self, ledger: Ledger, manager: ClaimManager, inventory: Callable[[], Inventory], classic: ClassicWatch
     ) -> None:
         while True:
             await classic.changed.wait()
@@ -312,6 +323,7 @@ class ActiveNode:
             looked = inventory()
             if looked.driver_version:
                 self._offer(manager, looked, classic)
+                await self._note_told(ledger)
 
     async def _refresh_specs(self, specs: HostSpecs) -> None:
         async for inventory in self._parts.inventory.looks():

@@ -276,6 +276,7 @@ class Agent:
             epoch=status.epoch if status.state is State.ACTIVE else None,
             slices_accepted=self._parts.slices.accepted,
             inventory=self._parts.inventory.current,
+            offered=self._active.inventory,
             events_written=self._recorder.written,
             events_dropped=self._recorder.dropped,
         )

@@ -20,6 +20,8 @@ from kubeletplugin.slices.validate import Problem
 
 log = logging.getLogger(__name__)
 
+_TAKEN = "taken/"
+
 
 class NodeNotices:
     """Implements prepare.ports.Notices and slices.controller.SliceObserver."""
@@ -38,7 +40,7 @@ class NodeNotices:
         # The kubelet's own events give a node's name for its UID; `kubectl describe node` looks for that.
         self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
         self._told: Mapping[str, str] = {}
-        self._taken: dict[str, ClassicHold] = {}
+        self._taken: Mapping[str, str] = {}
         self.accepted = False
 
     def _warn(self, reason: str, action: str, note: str, key: str | None = None) -> None:
@@ -51,28 +53,34 @@ class NodeNotices:
         self._recorder.emit(self._node, reason=reason, action=action, note=note)
 
     # --- hardware ---
-    def take_up(self, told: Mapping[str, str]) -> None:
-        """Goes on from what an earlier instance has told of the hardware."""
-        self._told = dict(told)
+    @property
+    def told(self) -> Mapping[str, str]:
+        """What has been told of devices and stands, for ``take_up``."""
+        return {**self._told, **{_TAKEN + name: note for name, note in self._taken.items()}}
 
-    def inventory_changed(self, inventory: Inventory) -> Mapping[str, str]:
-        """Says what is withheld anew and what is back. Returns what has been told and stands, for ``take_up``."""
+    def take_up(self, told: Mapping[str, str]) -> None:
+        """Goes on from what an earlier instance has told."""
+        self._told = {subject: note for subject, note in told.items() if not subject.startswith(_TAKEN)}
+        self._taken = {subject.removeprefix(_TAKEN): told[subject] for subject in told.keys() - self._told.keys()}
+
+    def inventory_changed(self, inventory: Inventory) -> None:
+        """Says what is withheld anew and what is back."""
         said, self._told = tell(self._told, inventory)
         for sentence in said:
             say = self._warn if sentence.warning else self._say
             say(sentence.reason, sentence.action, sentence.note)
-        return self._told
 
     def classic_changed(self, taken: Mapping[str, ClassicHold]) -> None:
         """``taken``: device name to who has it by another device plugin."""
-        for name in sorted(taken.keys() - self._taken.keys()):
-            hold = taken[name]
+        notes = {}
+        for name, hold in sorted(taken.items()):
             pods = ", ".join(sorted({pod or uid for uid, pod in hold.pods.items()}))
-            note = f"device {name} isn't offered: pod {pods} has it as {hold.resource}, by another device plugin"
-            self._warn("DeviceTaken", "Withhold", note)
+            notes[name] = f"device {name} isn't offered: pod {pods} has it as {hold.resource}, by another device plugin"
+            if name not in self._taken:
+                self._warn("DeviceTaken", "Withhold", notes[name])
         for name in sorted(self._taken.keys() - taken.keys()):
             self._say("DeviceReturned", "Offer", f"device {name} isn't another device plugin's any more")
-        self._taken = dict(taken)
+        self._taken = notes
 
     # --- slices ---
     def slice_written(self, verb: WriteVerb) -> None:

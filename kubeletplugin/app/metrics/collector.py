@@ -65,7 +65,7 @@ class NodeCollector(Collector):
         yield _counter(families.EVENTS_DROPPED, view.events_dropped)
 
     def _about_claims(self, view: AgentView, ledger: LedgerView) -> Iterator[Metric]:
-        inventory, snapshot = view.inventory or Inventory(""), ledger.snapshot
+        inventory, snapshot = view.offered or Inventory(""), ledger.snapshot
         yield _gauge(families.DEVICES, _devices(inventory, snapshot.holds))
         yield _gauge(families.HOLDS, _holds(snapshot.holds))
         yield _gauge(families.OLDEST_DRAIN, {(): self._oldest_drain(snapshot.holds)})

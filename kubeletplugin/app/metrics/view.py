@@ -28,7 +28,8 @@ class LedgerView:
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """What needs no waiting. ``epoch`` is None while this instance isn't active."""
+    """What needs no waiting. ``epoch`` is None while this instance isn't active. ``inventory`` is the hardware as it
+    was seen, ``offered`` the same with what is withheld for other reasons, too."""
 
     instance: str
     node: str
@@ -37,6 +38,7 @@ class AgentView:
     epoch: int | None
     slices_accepted: bool
     inventory: Inventory | None
+    offered: Inventory | None
     events_written: int
     events_dropped: int
 

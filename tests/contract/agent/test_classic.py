@@ -40,13 +40,19 @@ def notes(node: AgentNode, reason: str) -> list[str]:
 async def test_one_that_was_given_out_before_is_never_offered(node: AgentNode, devices: KubeletDevices) -> None:
     devices.allocate(POD, "old-school", f"{uuid(node, 2)}::1")
     node.pods.run(POD, 77)
-    node.start_agent()
+    first = node.start_agent()
     await node.ready()
     assert node.devices() == [f"gpu-{index}" for index in (0, 1, 3, 4, 5, 6, 7)]
     assert [item["metadata"]["generation"] for item in node.slices()] == [1]
     await until_true(lambda: notes(node, "DeviceTaken"))
     (note,) = notes(node, "DeviceTaken")
     assert "gpu-2 isn't offered" in note and "default/old-school" in note and "nvidia.com/gpu" in note
+    await first.stop()
+    node.start_agent()
+    await node.ready()
+    devices.end(POD)
+    await until_true(lambda: notes(node, "DeviceReturned"))
+    assert notes(node, "DeviceTaken") == [note], "a restart is no news"
 
 
 async def test_one_that_is_given_out_now_leaves_and_comes_back(node: AgentNode, devices: KubeletDevices) -> None:

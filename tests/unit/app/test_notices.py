@@ -67,14 +67,14 @@ def seen(*withheld: WithheldGpu, notices: tuple[str, ...] = ()) -> Inventory:
 
 async def test_trouble_with_the_hardware_is_told_once(node: Node) -> None:
     node.notices.inventory_changed(seen(BAD, OUT, notices=("one",)))
-    told = node.notices.inventory_changed(seen(BAD, OUT, notices=("one",)))
+    node.notices.inventory_changed(seen(BAD, OUT, notices=("one",)))
     assert await node.said() == [
         ("Warning", "GPUWithheld", "GPU GPU-3 isn't offered: NVML doesn't say its memory"),
         ("Normal", "GPUWithheld", "GPU GPU-4 isn't offered: excluded: bad fan"),
         ("Warning", "GPUNotice", "one"),
     ]
     following = Node()
-    following.notices.take_up(told)
+    following.notices.take_up(node.notices.told)
     following.notices.inventory_changed(seen(BAD, notices=("one", "two")))
     assert await following.said() == [("Warning", "GPUNotice", "two")]
 

@@ -50,6 +50,7 @@ class Node:
     """An active instance on it; ``metrics`` are read as a scrape would."""
 
     inventory: Inventory = field(default_factory=lambda: Inventory("580.1"))
+    offered: Inventory | None = None
     claims: list[ClaimRecord] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
     pods: dict[str, PodRecord] = field(default_factory=dict)
@@ -82,7 +83,8 @@ class Node:
         return LedgerView(Snapshot("boot", tuple(self.claims), tuple(self.holds)), 4096, 3)
 
     def _view(self) -> AgentView:
-        return AgentView("agent-1", "node-a", True, True, self.epoch, True, self.inventory, 5, 1)
+        offered = self.offered or self.inventory
+        return AgentView("agent-1", "node-a", True, True, self.epoch, True, self.inventory, offered, 5, 1)
 
 
 def inventory(*devices: Device, withheld: tuple[WithheldGpu, ...] = (), answered: tuple[str, ...] = ()) -> Inventory:
@@ -129,6 +131,14 @@ async def test_a_device_that_is_kept_for_an_administrator_is_withheld() -> None:
         ("mig", "withheld"): 1,
         ("gpu", "withheld"): 1,
     }
+
+
+async def test_a_device_that_another_plugin_gave_out_is_withheld_and_healthy() -> None:
+    node = Node(inventory(gpu(0), answered=("GPU-0",)))
+    node.offered = inventory(gpu(0, "another device plugin gave it out"), answered=("GPU-0",))
+    seen = await node.scrape()
+    assert seen.series("gpuclaim_devices", "state") == {("withheld",): 1}
+    assert seen.series("gpuclaim_device_health_info", "health") == {("Healthy",): 1}
 
 
 async def test_administrative_access_holds_nothing() -> None:
