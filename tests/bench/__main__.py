@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.bench import calls, imports, measures, others, servers, syscalls
+from tests.bench import calls, imports, measures, others, servers, syscalls, waking
 from tests.bench.node import BenchNode
 from tests.bench.report import Figures, Row, Section, render
 
-SECTIONS: Sequence[Section] = (imports.section,)
+SECTIONS: Sequence[Section] = (imports.section, waking.section)
 """Further sections of the table."""
 
 StartServer = Callable[[Path], AbstractContextManager[servers.Server]]

@@ -78,7 +78,6 @@ def test_no_gpu_is_ever_in_two_pods(agent: Agent, world: World) -> None:
         world.create(template("one"), *work)
 
         def done() -> bool:
-            world.wake()
             found = world.kubectl.items("pods", "-n", world.namespace)
             return [item["status"]["phase"] for item in found].count("Succeeded") == PODS
 

@@ -1,7 +1,7 @@
 """What a case knows of its cluster: a namespace, pods and what they see, and which GPU each claim holds."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tests.cluster.harness.kubectl import Kubectl, KubectlError
@@ -11,14 +11,14 @@ DRIVER = "gpu.nvidia.com"
 FAILED = "FailedPrepareDynamicResources"
 KUBELETS_OWN = re.compile(r"no relationship found between node .* and this object")
 """The kubelet's own read of the claim was refused, since the node authorizer's graph lags behind the pod. It happens in
-bursts under every driver, before the driver is called, and costs the pod 60-90 s unless something touches it."""
+bursts under every driver, before the driver is called, and costs the pod 60-90 s unless something touches it, as the
+agent does."""
 
 
 @dataclass(slots=True)
 class World:
     kubectl: Kubectl
     namespace: str
-    woken: set[tuple[str, int]] = field(default_factory=set)
 
     def begin(self) -> None:
         self.kubectl.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
@@ -32,26 +32,13 @@ class World:
         self.kubectl.create(*objects, namespace=self.namespace)
 
     def running(self, *pods: str, seconds: float = 40) -> None:
-        """Waits until they are Ready; a pod that the node authorizer hit is woken (see KUBELETS_OWN)."""
+        """Waits until they are Ready. A pod that the node authorizer hit is woken by the agent (see KUBELETS_OWN)."""
 
         def ready() -> bool:
-            self.wake()
             found = {item["metadata"]["name"]: item for item in self.kubectl.items("pods", "-n", self.namespace)}
             return all(_ready(found.get(name)) for name in pods)
 
         self.kubectl.wait(f"pods {', '.join(pods)} of {self.namespace} ready", ready, seconds)
-
-    def wake(self) -> None:
-        """Touches pods whose claim the kubelet couldn't read, once for each time that it happened."""
-        for event in self.kubectl.items("events", "-n", self.namespace, "--field-selector", f"reason={FAILED}"):
-            seen = (event["metadata"]["name"], event.get("count", 1))
-            if KUBELETS_OWN.search(event["message"]) and seen not in self.woken:
-                self.woken.add(seen)
-                pod = event["involvedObject"]["name"]
-                if self.kubectl.get("pod", pod, "-n", self.namespace) is not None:
-                    self.kubectl.run(
-                        "label", "pod", pod, "-n", self.namespace, "--overwrite", f"woken={len(self.woken)}"
-                    )
 
     def delete(self, *names: str, force: bool = False, wait: bool = True) -> None:
         self.kubectl.delete(self.namespace, *names, force=force, wait=wait)

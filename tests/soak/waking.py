@@ -1,12 +1,8 @@
-"""Pods whose Prepare failed are tried again by the kubelet a minute later, at once when the pod object changes.
-
-A soak can't wait that long each time. What failed is kept, so that a case can say whose fault it was.
-"""
+"""What failed of one namespace's pods, told apart by whose fault it was. The agent wakes them."""
 
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.cluster.harness.kubectl import KubectlError
 from tests.cluster.world import FAILED, KUBELETS_OWN, World
 
 
@@ -19,8 +15,8 @@ class Failures:
     kubelets: int = 0
     _seen: set[tuple[str, int]] = field(default_factory=set)
 
-    def collect(self, *, wake: bool = True) -> None:
-        """What is new since the last time; the pods that it is about are touched."""
+    def collect(self) -> None:
+        """What is new since the last time."""
         kubectl, namespace = self.world.kubectl, self.world.namespace
         for event in kubectl.items("events", "-n", namespace, "--field-selector", f"reason={FAILED}"):
             key = (event["metadata"]["name"], event.get("count", 1))
@@ -31,13 +27,3 @@ class Failures:
                 self.kubelets += 1
             else:
                 self.messages[event["message"]] += 1
-            if wake:
-                self._touch(event["involvedObject"]["name"])
-
-    def _touch(self, pod: str) -> None:
-        arguments = ("label", "pod", pod, "-n", self.world.namespace, "--overwrite", f"woken={len(self._seen)}")
-        try:
-            self.world.kubectl.run(*arguments)
-        except KubectlError as error:
-            if "NotFound" not in str(error):
-                raise

@@ -24,7 +24,7 @@ def wait_done(world: World, names: Collection[str], failures: Failures, seconds:
             raise TimeoutError(f"{len(missing)} of {len(names)} pods aren't done: {sorted(missing)}")
         failures.collect()
         time.sleep(0.5)
-    failures.collect(wake=False)
+    failures.collect()
 
 
 def done(world: World) -> set[str]:

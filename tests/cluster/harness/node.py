@@ -241,6 +241,12 @@ def _answers(kubectl: Kubectl, *arguments: str) -> bool:
     return True
 
 
+def is_running() -> bool:
+    """Whether a node of this machine is up; ``new_node`` would end it."""
+    root = node_root()
+    return Supervisor(root / "run" / "pids", root / "log", ()).pid("kubelet") is not None
+
+
 def new_node(feature_gates: str = "") -> RealNode:
     """A node of the selected release, everything of an earlier run ended and wiped."""
     layout = config.Layout(node_root(), binaries.ensure_binaries())
