@@ -162,12 +162,13 @@ def _containers(spec: Json, claims: Mapping[str, str], extended: Json) -> tuple[
 
 
 def _started(status: Json) -> bool:
-    """The kubelet prepares a pod's claims before it makes its sandbox."""
-    conditions = status.get("conditions") or ()
-    if any(entry["type"] == "PodReadyToStartContainers" and entry["status"] == "True" for entry in conditions):
-        return True
+    """The kubelet prepares a pod's claims before it makes its sandbox. After a reboot it begins anew: no sandbox, and
+    what its containers were is of before."""
     containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    return any({"running", "terminated"} & (entry.get("state") or {}).keys() for entry in containers)
+    states = frozenset[str]().union(*((entry.get("state") or {}).keys() for entry in containers))
+    conditions = {entry["type"]: entry["status"] for entry in status.get("conditions") or ()}
+    sandbox = conditions.get("PodReadyToStartContainers")
+    return "running" in states or sandbox == "True" or (sandbox != "False" and "terminated" in states)
 
 
 def _count(text: str) -> int:

@@ -7,6 +7,8 @@ A pod is woken only if all of this is so:
   Prepare failed, or was finished after the kubelet had given up, or none came although the kubelet has had its time;
 - a Prepare would succeed now (prepare.prospects): what it would wait for, or be refused for, is gone.
 
+After a reboot the pods that ran begin anew, and count as not started.
+
 The kubelet prepares claims after a pod's volumes and before anything else, so a pod that waits for its image has
 passed here. One whose volumes others must attach can wait long for those without a Prepare: it is given more time.
 """
@@ -81,11 +83,12 @@ def _judge(pod: PodRecord, sight: Sight, kubelet: KubeletClaims, now: float) -> 
         case State.BUSY:
             return Verdict.NOT_YET
     call, listed = sight.call, pod.uid in kubelet.pods(sight.uid)
-    if listed and _has_answer(sight, kubelet):
-        return Verdict.PASSED
     prepared = sight.prospect.state is State.PREPARED
     if call is not None and call.error:
+        # The kubelet asks only for what it doesn't believe prepared, whatever older answers its list still has.
         return Verdict.LATE if prepared else Verdict.REFUSED
+    if listed and _has_answer(sight, kubelet) and not _begins_anew(pod, call):
+        return Verdict.PASSED
     if kubelet.unreadable and prepared:
         return Verdict.PASSED
     if call is not None and now - call.at < TAKEN_SECONDS:
@@ -94,6 +97,11 @@ def _judge(pod: PodRecord, sight: Sight, kubelet: KubeletClaims, now: float) -> 
         # It has called: this instance, whose answer was lost, or one that is gone.
         return Verdict.LATE if prepared else Verdict.REFUSED
     return Verdict.UNASKED
+
+
+def _begins_anew(pod: PodRecord, call: LastCall | None) -> bool:
+    """After a reboot the kubelet's list is that of before, and its first tries may have met no agent."""
+    return pod.phase == "Running" and call is None
 
 
 def _has_answer(sight: Sight, kubelet: KubeletClaims) -> bool:

@@ -253,4 +253,4 @@ class Waker:
 
 
 def _may_wait(pod: PodRecord) -> bool:
-    return pod.phase == "Pending" and not pod.started and not pod.deleting and bool(pod.claim_names)
+    return pod.phase in ("Pending", "Running") and not pod.started and not pod.deleting and bool(pod.claim_names)

@@ -85,6 +85,21 @@ def test_the_claim_of_an_extended_resource() -> None:
         ({"initContainerStatuses": [{"state": {"terminated": {}}}]}, True),
         ({"conditions": [{"type": "PodReadyToStartContainers", "status": "True"}]}, True),
         ({"conditions": [{"type": "PodReadyToStartContainers", "status": "False"}]}, False),
+        # after a reboot
+        (
+            {
+                "conditions": [{"type": "PodReadyToStartContainers", "status": "False"}],
+                "containerStatuses": [{"state": {"terminated": {}}}],
+            },
+            False,
+        ),
+        (
+            {
+                "conditions": [{"type": "PodReadyToStartContainers", "status": "False"}],
+                "containerStatuses": [{"state": {"running": {}}}],
+            },
+            True,
+        ),
     ],
 )
 def test_started(status: Json, started: bool) -> None:

@@ -17,8 +17,9 @@ FAILED, DONE, OPEN = LastCall(NOW - 30, "no"), LastCall(NOW - 30, ""), LastCall(
 JUST_DONE = LastCall(NOW - 0.5, "")
 
 
-def pod(**spec: Any) -> PodRecord:
-    return read_pod({"metadata": {"uid": "pod-1", "name": "p", "namespace": "team"}, "spec": spec})
+def pod(phase: str = "Pending", **spec: Any) -> PodRecord:
+    metadata = {"uid": "pod-1", "name": "p", "namespace": "team"}
+    return read_pod({"metadata": metadata, "spec": spec, "status": {"phase": phase}})
 
 
 def kubelet(*pods: str, cdi_names: tuple[str, ...] = (), uid: str = "uid-1") -> KubeletClaims:
@@ -53,6 +54,8 @@ OLDER = kubelet("pod-1", cdi_names=("uid-1-gpu-7",))
         (PREPARED, None, LISTED, Verdict.LATE),
         (PREPARED, DONE, LISTED, Verdict.LATE),
         (PREPARED, FAILED, OLDER, Verdict.LATE),
+        # ... after the kubelet had restarted, with an answer from before in its list
+        (PREPARED, FAILED, TAKEN, Verdict.LATE),
         # it has passed
         (PREPARED, DONE, TAKEN, Verdict.PASSED),
         (PREPARED, None, TAKEN, Verdict.PASSED),
@@ -75,6 +78,22 @@ def test_a_pod_with_one_claim(
     prospect: Prospect, call: LastCall | None, kubelets: KubeletClaims, verdict: Verdict
 ) -> None:
     assert judge(pod(), [Sight("uid-1", prospect, call)], kubelets, NOW) is verdict
+
+
+@pytest.mark.parametrize(
+    ("prospect", "call", "kubelets", "verdict"),
+    [
+        (PREPARED, None, TAKEN, Verdict.LATE),
+        (READY, None, TAKEN, Verdict.REFUSED),
+        (PREPARED, DONE, TAKEN, Verdict.PASSED),
+        (PREPARED, FAILED, TAKEN, Verdict.LATE),
+        (BLOCKED, None, TAKEN, Verdict.BLOCKED),
+    ],
+)
+def test_after_a_reboot_the_kubelets_list_is_that_of_before(
+    prospect: Prospect, call: LastCall | None, kubelets: KubeletClaims, verdict: Verdict
+) -> None:
+    assert judge(pod("Running"), [Sight("uid-1", prospect, call)], kubelets, NOW) is verdict
 
 
 @pytest.mark.parametrize(
