@@ -99,7 +99,6 @@ class Stream:
 
     def turn(self) -> None:
         found = {name: phase for name, phase in self.phases().items() if name.startswith("s-")}
-        self.world.wake()
         ended = [name for name, phase in found.items() if phase == "Succeeded"]
         if ended:
             self.world.delete(*(f"pod/{name}" for name in ended), wait=False)
@@ -147,6 +146,5 @@ def streaming(world: World, agent: Agent) -> Iterator[tuple[Stream, Watched]]:
 
 
 def drained(stream: Stream) -> bool:
-    stream.world.wake()
     left = {name: phase for name, phase in stream.phases().items() if name.startswith("s-")}
     return set(left.values()) <= {"Succeeded"}
