@@ -39,7 +39,7 @@ class NodeCollector(Collector):
         self._find_pod = find_pod
         self._ledger = ledger
         self._clock = clock
-        self._version = importlib.metadata.version("gpuclaim")
+        self._version = _version()
 
     def collect(self) -> Iterator[Metric]:
         view = self._agent()
@@ -80,6 +80,13 @@ class NodeCollector(Collector):
         now = self._clock.now()
         begun = [datetime.datetime.fromisoformat(hold.since) for hold in holds if hold.state is HoldState.DRAINING]
         return max(((now - since).total_seconds() for since in begun), default=0.0)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("gpuclaim")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"  # run from a source tree, which must cost no more than this label
 
 
 def _gauge(family: Family, samples: Samples) -> Metric:
