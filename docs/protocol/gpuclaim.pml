@@ -55,7 +55,7 @@
 #define GPUS 1
 #endif
 #ifndef PODS
-#define PODS 3      /* 2: without pod 2, so that claim 0 isn't shared */
+#define PODS 3      /* 2: without pod 2, so that claim 0 isn't shared; 1: without claim 1 as well */
 #endif
 #ifndef INSTANCES
 #define INSTANCES 1
@@ -487,7 +487,10 @@ active proctype World() {
   byte n;
   atomic {
     up[0] = RUNS; mine[0] = 1; ready[0] = 1;
-    run Worker(0); run Worker(1);
+    run Worker(0);
+#if PODS > 1
+    run Worker(1);
+#endif
 #if PODS > 2
     run Worker(2);
 #endif
@@ -499,17 +502,23 @@ active proctype World() {
     n = 0
   };
   do
-  BIND(0, 1) BIND(1, 1) 
+  BIND(0, 1) DELETE(0)
+#if PODS > 1
+  BIND(1, 1) DELETE(1)
+#endif
+
 #if PODS > 2
   BIND(2, 1) JOIN(2) DELETE(2)
 #endif
 #if GPUS > 1
-  BIND(0, 2) BIND(1, 2)
+  BIND(0, 2)
+#if PODS > 1
+  BIND(1, 2)
+#endif
 #if PODS > 2
   BIND(2, 2)
 #endif
 #endif
-  DELETE(0) DELETE(1)
   :: d_step { !calm && restarts > 0 -> restarts--; SAY(("kubelet: restarts\n")); prepared[0] = 0; prepared[1] = 0; HANG_UP(0); HANG_UP(1);
        FORGET(0); FORGET(1); FORGET(2);
        if :: forgets > 0 -> forgets--; listed[0] = 0; listed[1] = 0; ids[0] = 0; ids[1] = 0 :: else fi }

@@ -34,7 +34,7 @@ BROKEN = (
     Case("R_HEAL", {**QUIET, "R_HEAL": 0, "RESTARTS": 1}, "6: Unprepare undone halfway"),
     Case("R_SAME", {**MOVES, "R_SAME": 0}, "7: joined the wrong run"),
     Case("R_BOOT", {**QUIET, "R_BOOT": 0, "BOOTS": 1, "BOOTCLEAN": 0, "DELETES": 0}, "8: a file of before the reboot"),
-    Case("R_LOCK", {**TWO, "R_LOCK": 0, "STOPS": 1, "TAKEOVERS": 2}, "9: woken between look and deed"),
+    Case("R_LOCK", {**TWO, "R_LOCK": 0, "STOPS": 1, "TAKEOVERS": 2, "PODS": 1}, "9: woken between look and deed"),
     Case("R_KILL", {**TWO, "R_KILL": 0, "STOPS": 1, "WAKES": 0, "DELETES": 0}, "9: stopped with the lease locked"),
     Case("R_YIELD", {**TWO, "R_YIELD": 0, "BIDES": 0}, "10: yield waits for a Prepare that waits for the yield"),
     Case("R_ALIAS", {**MOVES, "R_ALIAS": 0, "RESTARTS": 1}, "11: both ids"),

@@ -43,8 +43,7 @@ class Kubelet:
         """The next thing that happens to ``pod``, if anything does."""
         if pod.deleted and pod.state in ("new", "failed", "ready", "sandbox", "resolved", "running", "calling"):
             pod.state = "ended"
-            pod.got = set()
-            self.world.processes.pop(pod.name, None)
+            self._drop_processes(pod)
         elif pod.state in ("new", "failed"):
             self._begin(agent, pod)
         elif pod.state == "ready":
@@ -55,6 +54,9 @@ class Kubelet:
             self._resolve(pod)
         elif pod.state == "resolved":
             pod.state = "running"
+            for gpu in pod.got:
+                on_it = self.world.on_device.setdefault(gpu, {})
+                on_it[pod.name] = frozenset(self.world.processes[pod.name])
         elif pod.state == "ended":
             self._end(agent, pod)
 
@@ -66,6 +68,14 @@ class Kubelet:
             pod.state = {"calling": "new", "ready": "new", "failed": "new", "unpreparing": "ended"}.get(
                 pod.state, pod.state
             )
+
+    def reboot(self) -> None:
+        """Nothing runs any more; what is on disk stays."""
+        self.restart()
+        for pod in self.pods:
+            self._drop_processes(pod)
+            if pod.state in ("sandbox", "resolved", "running"):
+                pod.state = "new"
 
     def reconcile(self, agent: Agent, pod: Pod) -> None:
         """The loop that drops deleted pods' claims whatever their processes do."""
@@ -85,6 +95,12 @@ class Kubelet:
             pod.state = {"calling": "failed", "unpreparing": "ended"}.get(pod.state, pod.state)
 
     # --- inside ---
+    def _drop_processes(self, pod: Pod) -> None:
+        pod.got = set()
+        self.world.processes.pop(pod.name, None)
+        for pids in self.world.on_device.values():
+            pids.pop(pod.name, None)
+
     def _begin(self, agent: Agent, pod: Pod) -> None:
         claim = self.world.claims.get((pod.ref.namespace, pod.ref.name), {"status": {}})
         reserved = {consumer["uid"] for consumer in claim["status"].get("reservedFor", ())}
@@ -123,6 +139,7 @@ class Kubelet:
             return
         if not set(known.cdi_names) <= set(file.devices):
             return
+        assert file.boot == self.world.boot_id, f"{pod.name} starts with a file of before the reboot"
         pod.got = {file.devices[name] for name in known.cdi_names if file.devices[name]}
         pod.state = "resolved"
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from kubeapi import errors as api_errors
 from kubeapi.client import Json, Resource
 from kubeletplugin.cdi.api import ClaimDevice
+from kubeletplugin.errors import NotActiveError
 from kubeletplugin.inventory.model import Device, DeviceKind, Inventory
 from kubeletplugin.ledger.model import HeldDevice, Hold
 from kubeletplugin.ledger.store import Ledger
@@ -88,6 +89,8 @@ class World:
     notices: list[tuple[str, ...]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     lease_lost: bool = False
+    holder: "Agent | None" = None
+    """Who has the lease: the last one that was started."""
     changes: int = 0
     _actions: list[tuple[str, Callable[[], object]]] = field(default_factory=list)
 
@@ -156,6 +159,7 @@ class Agent:
 
     async def start(self) -> "Agent":
         world = self.world
+        world.holder = self
         self.ledger = await Ledger.open(
             world.path / "ledger.db", fence=self, boot_id=world.boot_id, epoch=1, executor=InlineExecutor()
         )
@@ -172,7 +176,7 @@ class Agent:
             clock=LoopClock(),
             notices=_Notices(world),
             offload=self.offload,
-            lost=lambda: world.lease_lost,
+            lost=lambda: world.lease_lost or world.holder is not self,
             on_claims_changed=self._claims_changed,
         )
         await self.manager.recover()
@@ -246,7 +250,12 @@ class Agent:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         self.step("fence")
+        self.check_lease()
         yield
+
+    def check_lease(self) -> None:
+        if self.world.holder is not self:
+            raise NotActiveError("hold the lease: another instance has it")
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Json:
         self.step(f"get {name}")
@@ -287,6 +296,7 @@ class _Specs:
 
     def write(self, claim_uid: str, devices: Sequence[ClaimDevice], aliases: Sequence[str] = ()) -> bool:
         self._agent.step(f"write {claim_uid}")
+        self._agent.check_lease()
         if self._world.write_error is not None:
             raise self._world.write_error
         names = {device.cdi_name: device.device.uuid for device in devices}
@@ -297,6 +307,7 @@ class _Specs:
 
     def remove(self, claim_uid: str) -> None:
         self._agent.step(f"remove {claim_uid}")
+        self._agent.check_lease()
         self._world.files.pop(claim_uid, None)
 
     def exists(self, claim_uid: str) -> bool:

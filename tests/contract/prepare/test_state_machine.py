@@ -1,11 +1,14 @@
 """Whatever people, kubelet, and crashes do: no GPU is held by, or open to start for, two claims, and once calm
-nothing is lost: every pod that should run does, and everything that should be free is.
+nothing is lost: every pod that should run does, with its claim's row and file, and everything that should be free is.
 
-Prepare, Unprepare, forced deletes, kubelet restarts, its reconcile loop, agent crashes at any step and orderly
-take-overs, in any order, over one claim that many pods share and that moves between GPUs, and claims used once.
+Prepare, Unprepare, forced deletes, kubelet restarts, its reconcile loop, agent crashes at any step, take-overs with and
+without the old one's yielding, reboots, and times in which API server, NVML, cgroups, the kubelet's list or the disk
+can't be had, in any order, over one claim that many pods share and that moves between GPUs, and claims used once.
+GPUCLAIM_SOAK=1 runs many more of them, each time others.
 """
 
 import asyncio
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kubeapi import errors as api_errors
+from kubeletplugin.errors import RecoverableError
 from kubeletplugin.prepare.model import ClaimRef
 from tests.contract.prepare.kubelet import Kubelet, Pod
 from tests.contract.prepare.node import Agent, World
@@ -37,6 +42,7 @@ class Node(RuleBasedStateMachine):
         self.kubelet = Kubelet(self.world)
         self.agent = self.run(Agent(self.world).start())
         self.restarts = 0
+        self.passed_by: list[Agent] = []
 
     def run(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
@@ -159,6 +165,56 @@ class Node(RuleBasedStateMachine):
 
         self.guarded(work())
 
+    @precondition(lambda self: len(self.passed_by) < 2)
+    @rule()
+    def agent_is_passed_by(self) -> None:
+        """Another takes the lease while this one works on: the bound of its yield has passed, or it was stopped."""
+
+        async def work() -> None:
+            self.passed_by.append(self.agent)
+            self.kubelet.agent_lost()
+            self.agent = await Agent(self.world).start()
+
+        self.guarded(work())
+
+    @precondition(lambda self: self.passed_by)
+    @rule()
+    def one_that_was_passed_by_ends(self) -> None:
+        self.run(self.passed_by.pop().crash())
+
+    # --- the machine ---
+    @rule(keeps_files=st.booleans())
+    def reboot(self, keeps_files: bool) -> None:
+        async def work() -> None:
+            await self.agent.crash()
+            self.kubelet.agent_lost()
+            self.kubelet.reboot()
+            self.world.boot_id = f"boot-{int(self.world.boot_id.removeprefix('boot-')) + 1}"
+            if not keeps_files:
+                self.world.files.clear()
+            self.agent = await Agent(self.world).start()
+
+        self.run(work())
+
+    @rule(what=st.sampled_from(["API server", "NVML", "cgroups", "kubelet's list", "disk"]))
+    def something_fails(self, what: str) -> None:
+        if what == "API server":
+            self.world.api_error = api_errors.ServerError(503, "ServiceUnavailable", "try again")
+        elif what == "NVML":
+            self.world.blind_devices = {f"GPU-{index}": "NVML doesn't answer" for index in range(GPUS)}
+        elif what == "cgroups":
+            self.world.blind = "no kubepods cgroup"
+        elif what == "kubelet's list":
+            self.world.kubelet_unreadable = "permission denied"
+        else:
+            self.world.write_error = RecoverableError("write CDI spec: no space left")
+
+    @rule()
+    def all_works_again(self) -> None:
+        self.world.api_error = self.world.write_error = None
+        self.world.blind = self.world.kubelet_unreadable = ""
+        self.world.blind_devices = {}
+
     @rule(seconds=st.sampled_from([0.001, 0.003, 0.01, 0.1, 1.0, 5.0, 31.0]))
     def time_passes(self, seconds: float) -> None:
         self.guarded(asyncio.sleep(seconds))
@@ -195,12 +251,14 @@ class Node(RuleBasedStateMachine):
             self.run(self.calm_down())
             self.nothing_is_lost()
         finally:
-            self.run(self.agent.crash())
+            for agent in (*self.passed_by, self.agent):
+                self.run(agent.crash())
             self.loop.close()
             self.folder.cleanup()
 
     async def calm_down(self) -> None:
         """Nothing new happens; what is under way gets its time."""
+        self.all_works_again()
         self.agent.die_at(10**9)
         for _ in range(CALM_ROUNDS):
             for pod in self.kubelet.pods:
@@ -218,7 +276,7 @@ class Node(RuleBasedStateMachine):
             assert not left
         for pod in self.kubelet.pods:
             if pod.state == "running" and not self.kubelet.flawed:
-                assert pod.got == self.world.gpu_of(pod.ref)
+                assert pod.got == self.world.gpu_of(pod.ref) != set()
         wanted = {name for (_, name), claim in self.world.claims.items() if claim["status"].get("allocation")}
         if not self.kubelet.flawed:
             assert {name for names in holders.values() for name in names} == wanted
@@ -226,4 +284,8 @@ class Node(RuleBasedStateMachine):
 
 
 TestNode = Node.TestCase
-TestNode.settings = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
+TestNode.settings = (
+    settings(max_examples=3000, stateful_step_count=60, deadline=None)
+    if os.environ.get("GPUCLAIM_SOAK")
+    else settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
+)
