@@ -141,24 +141,41 @@ class NodeNotices:
         self._warn("DeviceReleased", "Release", note)
 
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
+        self._tell_owners(
+            "ClaimMoved",
+            ref,
+            pods,
+            f"claim {ref.namespace}/{ref.name} was allocated to other devices while the kubelet has it prepared",
+            "to move",
+        )
+
+    def claim_forgotten(self, ref: ClaimRef, pods: Collection[str]) -> None:
+        self._tell_owners(
+            "ClaimForgotten",
+            ref,
+            pods,
+            f"claim {ref.namespace}/{ref.name} was joined while the kubelet let it go, and has been forgotten by it",
+            "to start",
+        )
+
+    def _tell_owners(self, reason: str, ref: ClaimRef, pods: Collection[str], note: str, why: str) -> None:
         """On each of the pods, where their owners look; on the claim for those that nobody knows by name."""
-        moved = f"claim {ref.namespace}/{ref.name} was allocated to other devices while the kubelet has it prepared"
         claim = ObjectReference("resource.k8s.io/v1", "ResourceClaim", ref.name, ref.namespace, ref.uid)
-        log.warning("%s: pods %s", moved, ", ".join(sorted(pods)) or "unknown", extra={"claim": ref.uid})
+        log.warning("%s: pods %s", note, ", ".join(sorted(pods)) or "unknown", extra={"claim": ref.uid})
         found = {uid: self._find_pod(uid) for uid in sorted(pods)}
         for uid, pod in found.items():
             if pod is not None:
                 about = ObjectReference("v1", "Pod", pod.name, pod.namespace, uid)
-                self._warn_of_move(about, f"{moved}: delete this pod to move it", related=claim)
+                self._warn_about(reason, about, f"{note}: delete this pod {why} it", related=claim)
         unknown = [uid for uid, pod in found.items() if pod is None]
         if unknown or not pods:
             named = ", ".join(unknown) or "none known"
-            self._warn_of_move(claim, f"{moved}: delete the pods that use it ({named}) to move them")
+            self._warn_about(reason, claim, f"{note}: delete the pods that use it ({named}) {why} them")
 
-    def _warn_of_move(self, about: ObjectReference, note: str, related: ObjectReference | None = None) -> None:
-        self._recorder.emit(
-            about, reason="ClaimMoved", action="Prepare", note=note, warning=True, key="", related=related
-        )
+    def _warn_about(
+        self, reason: str, about: ObjectReference, note: str, related: ObjectReference | None = None
+    ) -> None:
+        self._recorder.emit(about, reason=reason, action="Prepare", note=note, warning=True, key="", related=related)
 
 
 def _seen(pids: Mapping[str, frozenset[int]]) -> str:

@@ -28,6 +28,7 @@ from kubeletplugin.prepare.by_hand import Draining, HandRelease
 from kubeletplugin.prepare.checks import Checks
 from kubeletplugin.prepare.drains import DrainWatch
 from kubeletplugin.prepare.healing import Healer
+from kubeletplugin.prepare.joins import Joins
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
 from kubeletplugin.prepare.ports import (
     ClaimReader,
@@ -121,6 +122,7 @@ class ClaimManager:
         self._runs = Runs(self._node, self._turns, preparer)
         self._healer = Healer(self._node, self._turns, self._runs)
         self.prospects = Prospects(self._node, self._runs, preparer)
+        self._joins = Joins(self._node)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._troubles = Troubles(log)
         self._yielding = False
@@ -206,6 +208,7 @@ class ClaimManager:
         kubelet = await self._node.kubelet_claims()
         await self._checks.sweep(kubelet)
         await self._healer.heal(kubelet)
+        await self._joins.tell(kubelet)
 
     async def run(self) -> None:
         """Sweeps and waits for draining devices until it is cancelled; raises NotActiveError when the lease is
@@ -247,6 +250,7 @@ class ClaimManager:
             except (RecoverableError, ClaimError) as error:
                 return str(error)
             self._healer.unprepared(ref.uid)
+            await self._joins.unprepared(ref)
             self.prospects.unprepared(ref)
         return ""
 

@@ -66,6 +66,10 @@ class Notices(Protocol):
         """The claim was allocated to other devices while the kubelet believes it prepared: these pods (UIDs) start
         without them until they are deleted. Said once per allocation."""
 
+    def claim_forgotten(self, ref: ClaimRef, pods: Collection[str]) -> None:
+        """These pods (UIDs) joined the claim while it was being unprepared, and the kubelet has forgotten it: they
+        can't start containers until they are deleted. Said once per Unprepare."""
+
     def swept(self) -> None:
         """All holds have been checked."""
 
@@ -84,6 +88,8 @@ class SilentNotices:
     def drain_over(self, device: HeldDevice) -> None: ...
 
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None: ...
+
+    def claim_forgotten(self, ref: ClaimRef, pods: Collection[str]) -> None: ...
 
     def swept(self) -> None: ...
 

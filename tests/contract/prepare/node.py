@@ -358,6 +358,9 @@ class _Notices:
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
         self._heard.append(("claim moved", ref.name, *sorted(pods)))
 
+    def claim_forgotten(self, ref: ClaimRef, pods: Collection[str]) -> None:
+        self._heard.append(("claim forgotten", ref.name, *sorted(pods)))
+
     def swept(self) -> None:
         self._counts["sweeps"] += 1
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kubeapi import errors as api_errors
 from kubeletplugin.errors import RecoverableError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.prepare.model import PrepareResult
@@ -182,4 +183,28 @@ async def test_a_pod_that_the_kubelet_starts_with_the_claims_old_devices_is_told
 
     assert world.notices == [("claim moved", "a", "pod-2")]
     assert b.result().error.startswith("still waiting: gpu-0 is held by claim a")
+    await agent.stop()
+
+
+@pytest.mark.parametrize("then", ["stuck", "left alone", "prepared again", "claim gone", "only one pod"])
+async def test_a_pod_that_joined_during_unprepare_is_told_of(world: World, then: str) -> None:
+    """The kubelet's own fault: it forgets the claim with all its pods at the answer."""
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0", pods=["pod-0"])
+    await agent.prepare_one(a)
+    world.list_in_kubelet(a, "pod-0", *(() if then == "only one pod" else ("pod-2",)), ids=["uid-a-gpu-0"])
+    world.processes["pod-2"] = {5}
+    assert await agent.unprepare(a) == ""
+    del world.kubelet[a.uid]
+    world.reserve(a, *(() if then == "left alone" else ("pod-2",)))
+    if then == "prepared again":
+        assert gpus(await agent.prepare_one(a)) == ["gpu-0"]
+    elif then == "claim gone":
+        world.delete(a)
+    world.api_error = api_errors.ServerError(503, "ServiceUnavailable", "try again")
+    await asyncio.sleep(SWEEP)
+    assert world.notices == []
+    world.api_error = None
+    await asyncio.sleep(2 * SWEEP)
+    assert world.notices == ([("claim forgotten", "a", "pod-2")] if then == "stuck" else [])
     await agent.stop()

@@ -169,6 +169,14 @@ async def test_a_moved_claim_is_told_on_each_pod(node: Node) -> None:
     assert rest["regarding"]["kind"] == "ResourceClaim" and "(pod-x)" in rest["note"]
 
 
+async def test_a_forgotten_claim_is_told_on_the_pod_that_is_stuck(node: Node) -> None:
+    node.pods["pod-a"] = read_pod({"metadata": {"uid": "pod-a", "name": "a", "namespace": "team"}})
+    node.notices.claim_forgotten(ClaimRef("uid-1", "team", "train"), ["pod-a"])
+    (event,) = await node.events()
+    assert (event["regarding"]["name"], event["reason"], event["type"]) == ("a", "ClaimForgotten", "Warning")
+    assert event["note"].endswith("has been forgotten by it: delete this pod to start it")
+
+
 async def test_a_moved_claim_whose_pods_change_is_one_series(node: Node) -> None:
     for pods in (["pod-a"], ["pod-a", "pod-b"]):
         node.notices.claim_moved(ClaimRef("uid-1", "team", "train"), pods)
