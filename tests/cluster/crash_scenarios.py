@@ -4,6 +4,8 @@ A scenario begins with a subject that runs, has the agent stand still at one of 
 becomes of the subject if nobody deletes it: it stays, or another pod takes its place.
 """
 
+import os
+import random
 import signal
 import sys
 import time
@@ -15,6 +17,9 @@ from tests.cluster.crashes import CDI, LEDGER, STATE, Rig
 from tests.cluster.objects import claim, claim_spec, pod, request, template
 from tests.cluster.test_burst import GPUS
 from tests.cluster.test_faults import STUBBORN, for_gpu
+
+SEED = int(os.environ.get("GPUCLAIM_SEED") or random.SystemRandom().randrange(10_000))
+"""Of samples, and of what is done in either order."""
 
 STRANGER = CDI / "k8s.gpu.nvidia.com-claim_00000000-0000-4000-8000-000000000000.json"
 
@@ -237,6 +242,9 @@ Deed = Callable[[Rig], None]
 DEEDS: dict[str, Deed] = {deed.__name__: deed for deed in (killed, rebooted, deleted, overtaken, overtaken_and_woken)}
 
 
+WITHOUT_A_POD = ("killed", "rebooted", "overtaken", "overtaken_and_woken")
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     act: Callable[[Rig, str], None]
@@ -263,8 +271,8 @@ SCENARIOS = (
     Scenario(repeat, ("prepare.repeated",)),
     Scenario(undo, ("prepare.undone",)),
     Scenario(unprepare, ("release.begun", "release.file-removed", "release.looked", "release.committed")),
-    Scenario(drain, ("drain.over", "drain.ended")),
-    Scenario(sweep, ("sweep.judged",)),
+    Scenario(drain, ("drain.over", "drain.ended"), WITHOUT_A_POD),
+    Scenario(sweep, ("sweep.judged",), WITHOUT_A_POD),
     Scenario(restore, ("sweep.restoring",)),
     Scenario(lost_ledger, ("adopt.seen", "adopt.committed", "heal.begun")),
     Scenario(broken_ledger, ("takeover.set-aside",)),
@@ -286,13 +294,20 @@ SCENARIOS = (
     ),
     Scenario(wiped, ("slices.planned", "slices.written")),
     Scenario(shrunk, ("slices.deleted",)),
-    Scenario(give_way, ("yield.quiet", "yield.closed")),
+    Scenario(give_way, ("yield.quiet", "yield.closed"), ("killed", "rebooted", "deleted", "overtaken_and_woken")),
     Scenario(end, ("stop.yielded", "stop.unregistered")),
 )
 MORE = (
-    (undo, ("release.begun", "release.file-removed", "release.looked", "release.committed", "prepare.committed")),
-    (sweep, ("release.begun", "release.file-removed", "release.looked", "release.committed")),
-    (restore, ("cdi.temporary", "cdi.fenced", "cdi.renamed")),
+    Scenario(
+        undo,
+        ("release.begun", "release.file-removed", "release.looked", "release.committed", "prepare.committed"),
+    ),
+    Scenario(
+        sweep,
+        ("release.begun", "release.file-removed", "release.looked", "release.committed"),
+        WITHOUT_A_POD,
+    ),
+    Scenario(restore, ("cdi.temporary", "cdi.fenced", "cdi.renamed")),
 )
 """Points that more than one kind of work passes: for the whole matrix."""
 
@@ -304,8 +319,8 @@ def each_point_once() -> list[Case]:
 
 
 def matrix() -> list[Case]:
-    cases = [(s.act, point, deed) for s in SCENARIOS for point in s.points for deed in s.deeds]
-    return cases + [(act, point, deed) for act, points in MORE for point in points for deed in DEEDS]
+    scenarios = (*SCENARIOS, *MORE)
+    return [(it.act, point, deed) for it in scenarios for point in it.points for deed in it.deeds]
 
 
 def name_of(case: Case) -> str:
@@ -320,6 +335,7 @@ def play(rig: Rig, case: Case) -> None:
         act(rig, point)
         DEEDS[deed](rig)
         rig.settle()
+        rig.played += 1
     except BaseException:
         print(rig.describe(), file=sys.stderr)
         rig.recover()

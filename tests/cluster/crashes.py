@@ -128,6 +128,7 @@ class Rig:
     leaving: str = ""
     lingers: bool = False
     number: int = 0
+    played: int = 0
     sources: dict[str, str] = field(default_factory=dict)
 
     # --- pods ---
@@ -139,6 +140,8 @@ class Rig:
         self.recover()
         self.world.end()
         self.agent.stop()
+        for path in PLUGIN.glob("*.damaged-*"):
+            path.unlink()
 
     def create(self, *, command: str = QUICK, template_name: str = "", claim_name: str = "") -> str:
         """A pod, by default for all GPUs and then one of those that must never run together; returns its name."""
@@ -158,7 +161,8 @@ class Rig:
         return name
 
     def delete(self, *names: str, force: bool = False) -> None:
-        self.world.delete(*(f"pod/{name}" for name in names), force=force, wait=False)
+        if names:
+            self.world.delete(*(f"pod/{name}" for name in names), force=force, wait=False)
 
     def pods(self) -> dict[str, dict[str, Any]]:
         return {item["metadata"]["name"]: item for item in self.world.kubectl.items("pods", "-n", self.world.namespace)}
@@ -232,7 +236,7 @@ class Rig:
         self.wait_gone(*names)
         self.stop_kubelet()
         self.kill_containers()
-        STATE.unlink()
+        STATE.unlink(missing_ok=True)
         self.node.start_kubelet()
         self.subject = self.second = ""
 
