@@ -6,27 +6,22 @@ is the driver's, so that each new subject proves that every GPU could be claimed
 
 import contextlib
 import functools
-import http.client
-import json
 import os
 import random
 import re
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deviceclasses.names import DRIVER_NAME
-from kubeletplugin.app.control import socket_path
 from kubeletplugin.cdi.driver import DRIVER_FILE
-from kubeletplugin.dra.sockets import plugin_dir, registry_dir
+from kubeletplugin.dra.sockets import registry_dir
 from kubeletplugin.ledger import files
 from kubeletplugin.prepare.kubelet_state import KubeletStateFile
-from tests.cluster.crashing_agent import ARMED, DEVICES_PER_SLICE, REACHED
-from tests.cluster.harness.agent import Agent
+from tests.cluster.crash_agents import PLUGIN, CrashingAgent, agent_of
+from tests.cluster.crashing_agent import DEVICES_PER_SLICE
 from tests.cluster.harness.kubectl import KubectlError
 from tests.cluster.harness.node import KUBELET_ROOT, RealNode
 from tests.cluster.harness.processes import until
@@ -36,7 +31,7 @@ from tests.cluster.watcher import Watcher, watching
 from tests.cluster.world import World
 
 CDI = Path("/var/run/cdi")
-PLUGIN, REGISTRY = plugin_dir(KUBELET_ROOT, DRIVER_NAME), registry_dir(KUBELET_ROOT)
+REGISTRY = registry_dir(KUBELET_ROOT)
 LEDGER = PLUGIN / "ledger.db"
 STATE = KubeletStateFile(KUBELET_ROOT).path
 ALL = "all"
@@ -44,71 +39,6 @@ QUICK = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"
 _OF_CLAIMS = re.compile(r"DRA|claim|plugin", re.IGNORECASE)
 SECONDS = 60.0
 """Above the kubelet's pace of 15 s for an Unprepare that failed, and of a plugin's registration after a restart."""
-
-
-class CrashingAgent(Agent):
-    """Stops at the point for which it is armed."""
-
-    @property
-    def folder(self) -> Path:
-        return self.node.layout.run / "crash" / self.name
-
-    def arm(self, point: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.disarm()
-        armed = self.folder / f"{ARMED}.new"
-        armed.write_text(point)
-        armed.rename(self.folder / ARMED)
-
-    def disarm(self) -> None:
-        for name in (ARMED, REACHED):
-            (self.folder / name).unlink(missing_ok=True)
-
-    def stands_still(self) -> bool:
-        pid = self.pid
-        return (self.folder / REACHED).exists() and pid is not None and _state(pid) == "T"
-
-    def signal(self, number: int) -> None:
-        if self.pid is not None:
-            os.kill(self.pid, number)
-
-    def wake(self) -> None:
-        self.signal(signal.SIGCONT)
-
-    def answer(self) -> dict[str, Any]:
-        """Its status; empty while it has none to give."""
-        connection = _UnixConnection(socket_path(PLUGIN, DRIVER_NAME, self.uid))
-        with contextlib.suppress(OSError, http.client.HTTPException, ValueError), contextlib.closing(connection):
-            connection.request("GET", "/status")
-            found: dict[str, Any] = json.loads(connection.getresponse().read())
-            return found
-        return {}
-
-    def _ready(self) -> bool:
-        return self.answer().get("ready") is True
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=5)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
-
-
-def agent_of(node: RealNode, name: str) -> CrashingAgent:
-    folder = node.layout.run / "crash" / name
-    return CrashingAgent(node, name=name, entry=("tests.cluster.crashing_agent", str(folder)))
 
 
 @dataclass(slots=True)
@@ -257,9 +187,21 @@ class Rig:
         self.agent.wait_ready(SECONDS)
 
     # --- the judge ---
+    def seen_by(self, name: str) -> set[str]:
+        """GPU nodes in its container; after a reboot the pod may still be shown as ready while it isn't there."""
+        seen: list[set[str]] = []
+
+        def look() -> bool:
+            with contextlib.suppress(KubectlError):
+                seen.append(self.world.gpu_nodes(name))
+            return bool(seen)
+
+        self.until(f"a look into {name}", look)
+        return seen[-1]
+
     def judge(self) -> None:
         """The subject has all GPUs, and there is nothing else; raises AssertionError."""
-        seen = self.world.gpu_nodes(self.subject)
+        seen = self.seen_by(self.subject)
         assert seen == {f"nvidia{index}" for index in range(GPUS)}, f"{self.subject} sees {seen}"
         uid = self.world.claim_of(self.subject)["metadata"]["uid"]
         last: list[str] = []
@@ -329,7 +271,7 @@ class Rig:
 
     def _judge_second(self) -> None:
         """Of one claim they see the same GPU, else each another."""
-        first, second = self.world.gpu_nodes(self.subject), self.world.gpu_nodes(self.second)
+        first, second = self.seen_by(self.subject), self.seen_by(self.second)
         same = self.sources[self.subject] == self.sources[self.second]
         assert first and second and (first == second if same else not first & second), f"{first} and {second}"
 
