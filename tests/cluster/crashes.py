@@ -20,6 +20,7 @@ from kubeletplugin.cdi.driver import DRIVER_FILE
 from kubeletplugin.dra.sockets import registry_dir
 from kubeletplugin.ledger import files
 from kubeletplugin.prepare.kubelet_state import KubeletStateFile
+from tests.cluster.cgroups import processes
 from tests.cluster.crash_agents import PLUGIN, CrashingAgent, agent_of
 from tests.cluster.crashing_agent import DEVICES_PER_SLICE
 from tests.cluster.harness.kubectl import KubectlError
@@ -153,10 +154,16 @@ class Rig:
         self.node.supervisor.stop("kubelet", hard=True)
 
     def kill_containers(self) -> None:
-        for procs in Path("/sys/fs/cgroup").glob("*/kubepods/**/cgroup.procs"):
-            with contextlib.suppress(OSError):
-                for pid in procs.read_text().split():
-                    os.kill(int(pid), signal.SIGKILL)
+        """All processes of pods; with the kubelet away nobody starts them again."""
+
+        def none_left() -> bool:
+            pids = [pid for _, pid in processes()]
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not pids
+
+        until("the end of all containers", 10, none_left)
 
     def lose_list(self) -> None:
         """All pods go by force while the kubelet is away, and its list with them: no Unprepare will come."""
