@@ -6,6 +6,7 @@ limit and no retry of its own, apart from one try with fresh credentials after a
 urgent it is, only the caller knows.
 """
 
+import asyncio.sslproto
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +23,12 @@ from kubeapi.proxy import environment_proxy
 _KEEPALIVE = 75.0
 """Seconds an idle connection is kept: below the API server's 90, so that it is we who close it. Long, because a new
 TLS handshake costs a prepare more than the GET itself."""
+
+TLS_READ_BUFFER = 32 * 1024
+"""Bytes, twice the longest TLS record. asyncio's own 256 KB are allocated and zeroed for each connection, and every
+watched claim has one: 200 of them made an agent of 77 MB one of 147."""
+
+asyncio.sslproto.SSLProtocol.max_size = TLS_READ_BUFFER
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """Finding the API server and staying known to it."""
 
 import asyncio
+import asyncio.sslproto
+import gc
 import shutil
 import stat
 import sys
@@ -15,6 +17,7 @@ from kubeapi.client import NODES
 from kubeapi.credentials import ServiceAccount
 from kubeapi.errors import ConfigError, Unauthorized, Unreachable
 from kubeapi.rest import RestKubeApi, connect
+from kubeapi.transport import TLS_READ_BUFFER
 from tests.contract.kubeapi.certificates import Certificates, make_certificates
 
 Json = dict[str, Any]
@@ -176,6 +179,18 @@ async def test_in_a_pod(certificates: Certificates, tmp_path: Path) -> None:
         server.put(NODES, {"metadata": {"name": "n1"}})
         server.faults.tokens = {"t1"}
         assert await _node_name(await connect(environ=_environ(server), service_account_dir=folder)) == "n1"
+
+
+async def test_a_connection_is_small(certificates: Certificates, tmp_path: Path) -> None:
+    """Each watched claim has one; asyncio's own buffer is eight times as large."""
+    account = _service_account(tmp_path / "account", certificates, "token")
+    async with FakeApiServer(seed=1, tls=certificates.server) as server:
+        server.put(NODES, {"metadata": {"name": "n1"}})
+        async with await connect(environ=_environ(server), service_account_dir=account) as api:
+            await api.get(NODES, "n1")
+            found = [item for item in gc.get_objects() if isinstance(item, asyncio.sslproto.SSLProtocol)]
+            sizes = {len(protocol.__dict__["_ssl_buffer"]) for protocol in found}
+    assert sizes == {TLS_READ_BUFFER}
 
 
 async def test_a_server_of_another_ca_is_not_trusted(certificates: Certificates, tmp_path: Path) -> None:
