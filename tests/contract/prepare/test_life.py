@@ -20,7 +20,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def test_yielding_stops_waits_at_once_and_passes_the_calls_on(world: World) -> None:
+async def test_10_yielding_stops_waits_at_once_and_passes_the_calls_on(world: World) -> None:
     """Story 10: a yield doesn't wait for a Prepare that waits for what the next holder is going to be told."""
     agent = await Agent(world).start()
     held, waiting = world.allocate("held", "gpu-0"), world.allocate("waiting", "gpu-0")
@@ -48,7 +48,7 @@ async def test_yielding_stops_waits_at_once_and_passes_the_calls_on(world: World
 
 
 @pytest.mark.parametrize("milliseconds", range(12))
-async def test_yielding_outwaits_what_changes_something(world: World, milliseconds: int) -> None:
+async def test_10_yielding_outwaits_what_changes_something(world: World, milliseconds: int) -> None:
     agent = await Agent(world).start()
     ref = world.allocate("a", "gpu-0")
     call = agent.begin(agent.prepare_one(ref))

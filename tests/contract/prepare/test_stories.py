@@ -1,6 +1,6 @@
 """The stories by which a model checker broke earlier designs, by their numbers: how a GPU gets held twice or lost,
-each told at the moment where it went wrong. (7 on are in test_stories_of_moves, 9 is the lease's, 10 is in
-test_life.)"""
+each told at the moment where it went wrong. (7, 8 and 11
+are in test_stories_of_moves, 9 in test_stories_of_overlap, 10 in test_life, a lost ledger in test_strays.)"""
 
 import asyncio
 from pathlib import Path
