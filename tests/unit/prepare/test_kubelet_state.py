@@ -38,6 +38,19 @@ def test_what_a_real_kubelet_wrote() -> None:
     assert (state.pods("other"), state.cdi_names("other")) == (frozenset(), ())
 
 
+@pytest.mark.parametrize(("release", "claims"), [("1.34.4", 8), ("1.37.2", 2)])
+def test_what_an_older_and_a_newer_kubelet_wrote(release: str, claims: int) -> None:
+    """1.34 has no share id in it; the layout is the same."""
+    text = CAPTURED.with_name(f"{CAPTURED.name}-{release}").read_bytes()
+    state = parse(text)
+
+    assert state.unreadable == ""
+    assert len(state.claims) == claims
+    for uid, claim in state.claims.items():
+        assert claim.pods and [name.rpartition("-gpu-")[0] for name in claim.cdi_names] == [uid]
+        assert parse(text, uid).claims == {uid: claim}
+
+
 def test_one_claim_is_read_alone_where_the_layout_is_the_known_one() -> None:
     whole = parse(CAPTURED.read_bytes())
     for uid in (ONE_GPU, SHARED, TWO):
