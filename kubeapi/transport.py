@@ -8,6 +8,7 @@ urgent it is, only the caller knows.
 
 import asyncio.sslproto
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from kubeapi.credentials import Connection, ConnectionSource
 from kubeapi.errors import ConfigError
 from kubeapi.failures import from_exception, from_response, from_status_object, not_json
 from kubeapi.proxy import environment_proxy
+from kubeapi.slowness import Slowness
+
+_log = logging.getLogger(__name__)
 
 _KEEPALIVE = 75.0
 """Seconds an idle connection is kept: below the API server's 90, so that it is we who close it. Long, because a new
@@ -37,6 +41,8 @@ class Timeouts:
 
     connect: float = 5.0
     total: float = 30.0
+    slow: float = 5.0
+    """When a request that still waits for its answer is told of."""
     watch_silence: float = 150.0
     """The server sends a bookmark about every minute when it has nothing else to say."""
 
@@ -49,6 +55,7 @@ class Transport:
         self._timeouts = timeouts
         self._headers = {"Accept": "application/json", "User-Agent": user_agent}
         self._session: aiohttp.ClientSession | None = None
+        self._slowness = Slowness(_log, timeouts.slow)
 
     async def call(
         self,
@@ -63,8 +70,10 @@ class Transport:
         timeout = aiohttp.ClientTimeout(total=self._timeouts.total, connect=self._timeouts.connect)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         headers = {"Content-Type": content_type} if data is not None else {}
-        async with self._answer(method, path, params or {}, data, headers, timeout) as (url, response):
-            content = await response.read()
+        server = (await self._source.current()).url
+        with self._slowness.watched(server, method, path):
+            async with self._answer(method, path, params or {}, data, headers, timeout) as (url, response):
+                content = await response.read()
         try:
             parsed = json.loads(content)
         except ValueError:

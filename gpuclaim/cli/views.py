@@ -98,6 +98,8 @@ def print_status(status: dict[str, Any]) -> None:
         print(f"waiting: claim {claim['namespace']}/{claim['name']}: {entry['for']}")
     for gpu in status.get("withheld", []):
         print(f"withheld: GPU {gpu['index']} {gpu['uuid']}: {gpu['reason']}")
+    for problem in status.get("cdiProblems", []):
+        print(f"harmful: {problem}")
 
 
 def _holder_columns(holder: dict[str, Any] | None, problem: str) -> tuple[str, str, str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from kubeapi.client import Json, KubeApi
 from kubeletplugin import crashpoints
+from kubeletplugin.app.cdi_folder import CdiFolder
 from kubeletplugin.app.cdi_watch import SpecKeeper
 from kubeletplugin.app.claim_status import ClaimStatuses
 from kubeletplugin.app.claim_watch import ClaimWatches
@@ -49,7 +50,6 @@ log = logging.getLogger(__name__)
 LEDGER_FILE = "ledger.db"
 CDI_PREFIX = "k8s.gpu.nvidia.com-"
 RESTART_SECONDS = 5.0
-KEEP_SPECS = "keep the driver's CDI file"
 FOLLOW_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 5.0
 """How long a take-over waits for a look under bound names; without one it goes on with what is known."""
@@ -82,6 +82,7 @@ class ActiveNode:
         self._file = LedgerFile(path, parts.lease, parts.clock, parts.notices, self._damaged)
         self.begin_anew: Callable[[str], None] = log.error
         """Told why this instance must step back and take over again."""
+        self._folder: CdiFolder | None = None
         self._manager: ClaimManager | None = None
         self._watches: ClaimWatches | None = None
         self._waker: Waker | None = None
@@ -99,7 +100,10 @@ class ActiveNode:
 
     async def status(self) -> dict[str, Any] | None:
         """For `gpuclaim status`; None while this instance isn't active."""
-        return await self._manager.status() if self._manager is not None else None
+        if self._manager is None:
+            return None
+        cdi_problems = self._folder.problems if self._folder is not None else ()
+        return {**await self._manager.status(), "cdiProblems": list(cdi_problems)}
 
     async def view(self) -> LedgerView | None:
         """For a scrape; None while this instance isn't active."""
@@ -150,12 +154,14 @@ class ActiveNode:
         await asyncio.to_thread(writer.remove_leftovers)
         crashpoints.reached("takeover.cleaned")
         specs = await asyncio.to_thread(HostSpecs, writer, parts.hardware)
+        settings = parts.settings
+        self._folder = folder = CdiFolder(specs, settings.cdi_dir, settings.host_root, parts.notices)
         parts.inventory.use_bindings(ledger)
         bound = asyncio.create_task(self._look_under_bindings(), name="look under bound names")
         self._tasks.append(bound)
         await asyncio.wait([bound], timeout=FIRST_LOOK_SECONDS)
         if bound.done() and parts.inventory.current is not None:
-            await asyncio.to_thread(specs.refresh, parts.inventory.current.driver_version)
+            await folder.refresh(parts.inventory.current.driver_version)
         inventory = self._inventory(bound)
         classic = self._new_classic_watch()
         self._offered = lambda: classic.withhold(inventory())
@@ -180,7 +186,7 @@ class ActiveNode:
         self._start("follow other device plugins", classic.run)
         self._start("publish the inventory", lambda: self._publish(ledger, manager, bound, classic))
         self._start("withhold what others have", lambda: self._follow_classic(ledger, manager, inventory, classic))
-        self._start(KEEP_SPECS, lambda: self._refresh_specs(specs))
+        self._start("keep the CDI folder", lambda: folder.run(parts.inventory))
         keeper = SpecKeeper(writer.folder, CDI_PREFIX, specs, manager.mend_files, parts.notices, parts.clock)
         self._start("put back CDI files", keeper.run)
         self._start("watch the kubelet's state", watch.run)
@@ -324,16 +330,6 @@ class ActiveNode:
             if looked.driver_version:
                 self._offer(manager, looked, classic)
                 await self._note_told(ledger)
-
-    async def _refresh_specs(self, specs: HostSpecs) -> None:
-        async for inventory in self._parts.inventory.looks():
-            if inventory.answered:
-                try:
-                    await asyncio.to_thread(specs.refresh, inventory.driver_version)
-                except RecoverableError as error:
-                    self._troubles.failed(KEEP_SPECS, error)
-                else:
-                    self._troubles.over(KEEP_SPECS)
 
     async def _tell_looks(self, statuses: ClaimStatuses) -> None:
         async for _ in self._parts.inventory.looks():

@@ -107,6 +107,9 @@ class NodeNotices:
     def ledger_damaged(self, problem: str, aside: Path) -> None:
         self._warn("LedgerDamaged", "SetAside", f"{problem}; it was set aside as {aside} and begun anew")
 
+    def foreign_cdi_file(self, problem: str) -> None:
+        self._warn("ForeignCDIFile", "LookAtCDI", problem)
+
     def ledger_rescued(self, note: str) -> None:
         self._warn("LedgerRemoved", "WriteAnew", note)
 

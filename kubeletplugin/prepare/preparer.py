@@ -63,7 +63,7 @@ class Effort:
 
     ref: ClaimRef
     give_up_at: float
-    reason: str = field(default="it has just begun")
+    reason: str = field(default="waiting for the API server's answer about the claim")
 
 
 class Preparer:

@@ -197,20 +197,20 @@ class AgentNode:
         return f"k8s.gpu.nvidia.com/claim={claim.uid}-{device}"
 
 
-async def until(condition: Callable[[], Awaitable[T]]) -> T:
+async def until(condition: Callable[[], Awaitable[T]], seconds: float = WAIT_SECONDS) -> T:
     """The first true outcome of ``condition``."""
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with asyncio.timeout(seconds):
         while True:
             if found := await condition():
                 return found
             await asyncio.sleep(0.01)
 
 
-async def until_true(condition: Callable[[], object]) -> None:
+async def until_true(condition: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
     async def ask() -> object:
         return condition()
 
-    await until(ask)
+    await until(ask, seconds)
 
 
 def remove(folder: Path) -> None:

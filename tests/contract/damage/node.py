@@ -51,6 +51,16 @@ def assert_said_once(output: str, *parts: str) -> None:
     assert_told_well(output)
 
 
+def fill(path: Path) -> None:
+    """Until the disk is full."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+
+
 class DamagedNode(AgentNode):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -99,8 +109,11 @@ class DamagedNode(AgentNode):
         _mount("-t", "tmpfs", "-o", options, "tmpfs", str(folder))
         self._mounted.append(folder)
 
-    def remount(self, folder: Path, options: str) -> None:
-        _mount("-o", f"remount,{options}", str(folder))
+    def bind_read_only(self, folder: Path) -> None:
+        """As everybody sees it who opens something there from now on."""
+        _mount("--bind", str(folder), str(folder))
+        self._mounted.append(folder)
+        _mount("-o", "remount,bind,ro", str(folder))
 
     def unmount(self) -> None:
         while self._mounted:

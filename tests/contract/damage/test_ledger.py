@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent.node import until, until_true
-from tests.contract.damage.node import DamagedNode, assert_said_once, troubles
+from tests.contract.damage.node import DamagedNode, assert_said_once, fill, troubles
 
 pytestmark = pytest.mark.anyio
 
@@ -136,15 +136,6 @@ async def test_a_full_disk(node: DamagedNode) -> None:
     await preparing
     await node.still_works((claim, "gpu-1"), (waiting, "gpu-2"))
     assert_said_once(agent.output, f"write the ledger {node.ledger}", "free space")
-
-
-def fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"x" * 4096)
-        except OSError:
-            pass
 
 
 async def test_a_disk_that_is_read_only(node: DamagedNode) -> None:
