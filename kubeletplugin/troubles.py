@@ -7,7 +7,8 @@ from kubeletplugin.errors import AgentError
 
 
 class Troubles:
-    """A line for each text while a trouble lasts (again: debug), and a line when it is over."""
+    """A line for each text while a trouble lasts (again: debug, also of other work that meets the same), and a line
+    when it is over."""
 
     def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
         self._log = log
@@ -16,7 +17,7 @@ class Troubles:
 
     def failed(self, what: str, error: Exception) -> None:
         """``what`` was being done, verb first. What is no AgentError nobody expected: it is told with its origin."""
-        told = self._told.setdefault(what, set())
+        told = frozenset[str]().union(*self._told.values())
         text = f"{type(error).__name__}: {error}"
         unexpected = None if isinstance(error, AgentError) else error
         self._log.log(
@@ -26,7 +27,12 @@ class Troubles:
             error if unexpected is None else "an error that nobody foresaw",
             exc_info=unexpected,
         )
-        told.add(text)
+        if text not in told:
+            self._told.setdefault(what, set()).add(text)
+
+    def forget(self, what: str) -> None:
+        """It has worked meanwhile, so that the next failure is news."""
+        self._told.pop(what, None)
 
     def over(self, what: str) -> None:
         """Every success may call it."""

@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 LEDGER_FILE = "ledger.db"
 CDI_PREFIX = "k8s.gpu.nvidia.com-"
 RESTART_SECONDS = 5.0
+SOUND_SECONDS = 60.0
+"""Work that went well for so long fails for a reason of its own."""
 FOLLOW_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 5.0
 """How long a take-over waits for a look under bound names; without one it goes on with what is known."""
@@ -155,7 +157,7 @@ class ActiveNode:
         crashpoints.reached("takeover.cleaned")
         specs = await asyncio.to_thread(HostSpecs, writer, parts.hardware)
         settings = parts.settings
-        self._folder = folder = CdiFolder(specs, settings.cdi_dir, settings.host_root, parts.notices)
+        self._folder = folder = CdiFolder(specs, settings.cdi_dir, settings.host_root, parts.notices, self._troubles)
         parts.inventory.use_bindings(ledger)
         bound = asyncio.create_task(self._look_under_bindings(), name="look under bound names")
         self._tasks.append(bound)
@@ -232,7 +234,7 @@ class ActiveNode:
                 await self._parts.inventory.refresh()
                 return
             except RecoverableError as error:
-                log.info("look under bound names: %s", error)
+                log.debug("look under bound names: %s", error)  # the inventory tells
             await self._parts.clock.sleep(RESTART_SECONDS)
 
     def _inventory(self, bound: asyncio.Task[None]) -> Callable[[], Inventory]:
@@ -357,7 +359,9 @@ class ActiveNode:
     async def _standing(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Work that ends by cancellation, or with the lease. A failure that nobody foresaw is shown and begun anew: an
         agent without this work must not look well, nor end for it."""
+        clock = self._parts.clock
         while True:
+            begun = clock.monotonic()
             try:
                 await work()
             except NotActiveError:
@@ -365,6 +369,8 @@ class ActiveNode:
                     return
                 log.warning("%s: the lease was busy, beginning anew in %g s", name, RESTART_SECONDS)
             except Exception as error:
+                if clock.monotonic() - begun >= SOUND_SECONDS:
+                    self._troubles.forget(name)
                 self._troubles.failed(name, error)
             await self._parts.clock.sleep(RESTART_SECONDS)
 

@@ -1,7 +1,6 @@
 """The folder of CDI files: the driver's file kept true, and what others put there that harms pods."""
 
 import asyncio
-import logging
 from pathlib import Path
 
 from kubeletplugin.app.notices import NodeNotices
@@ -11,8 +10,6 @@ from kubeletplugin.errors import RecoverableError
 from kubeletplugin.inventory.watcher import InventoryService
 from kubeletplugin.troubles import Troubles
 
-log = logging.getLogger(__name__)
-
 STATIC_FOLDER = Path("etc/cdi")
 """The other folder that runtimes read by default, on the host."""
 
@@ -20,11 +17,13 @@ KEEP = "keep the driver's CDI file"
 
 
 class CdiFolder:
-    def __init__(self, specs: HostSpecs, folder: Path, host_root: Path, notices: NodeNotices) -> None:
+    def __init__(
+        self, specs: HostSpecs, folder: Path, host_root: Path, notices: NodeNotices, troubles: Troubles
+    ) -> None:
         self._specs = specs
         self._strangers = Strangers(folder, [host_root / STATIC_FOLDER])
         self._notices = notices
-        self._troubles = Troubles(log)
+        self._troubles = troubles
         self.problems: tuple[str, ...] = ()
         """What others' files do, as of the last look."""
 

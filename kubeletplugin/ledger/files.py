@@ -4,6 +4,7 @@ An agent that has the ledger open must never open its file a second time by othe
 file drops all POSIX locks that the process has on it. ``read_snapshot`` is therefore for other processes only.
 """
 
+import itertools
 import sqlite3
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -141,6 +142,10 @@ def set_aside(path: Path, stamp: str, fence: Fence) -> Path:
     NotActiveError.
     """
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    for number in itertools.count(2):
+        if not aside.exists():
+            break
+        aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
     with fence.held():
         try:
             for suffix in ("-wal", "-shm", ""):

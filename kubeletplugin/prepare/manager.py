@@ -59,6 +59,9 @@ LINGER_SECONDS = 120.0
 SWEEP = "sweep"
 SWEEP_SECONDS = 30.0
 
+SOUND_SECONDS = 60.0
+"""Work that went well for so long fails for a reason of its own."""
+
 RETRY_SECONDS = 5.0
 """Pause before standing work that failed begins anew."""
 
@@ -275,14 +278,16 @@ class ClaimManager:
     async def _standing(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begins ``work`` anew whenever it fails, until the lease is lost: a lock that wasn't free, or a file that
         couldn't be opened, for a moment looks the same as a lost one."""
+        clock = self._node.clock
         while True:
+            begun = clock.monotonic()
             try:
                 await work()
-            except NotActiveError as error:
-                if await self._is_over():
-                    raise
-                self._troubles.failed(name, error)
             except Exception as error:
+                if isinstance(error, NotActiveError) and await self._is_over():
+                    raise
+                if clock.monotonic() - begun >= SOUND_SECONDS:
+                    self._troubles.forget(name)
                 self._troubles.failed(name, error)
             await self._node.clock.sleep(RETRY_SECONDS)
 

@@ -136,6 +136,8 @@ class Preparer:
                     crashpoints.reached("prepare.free")
                     allocation = await self._read_same(effort, allocation)
                     crashpoints.reached("prepare.read-again")
+                    if not self._is_current(plan):
+                        continue
                     done = await to_the_end(self._commit(allocation, plan, record))
                     if done is not None:
                         return done
@@ -144,6 +146,11 @@ class Preparer:
                 crashpoints.reached("prepare.waiting")
                 await self._pause(effort, bell, LOOK_AGAIN_SECONDS)
             allocation = await self._read_same(effort, allocation)
+
+    def _is_current(self, plan: Plan) -> bool:
+        """Whether the hardware is as it was planned for: a GPU may have been lost while the claim was read."""
+        inventory = self._node.inventory()
+        return all(inventory.by_uuid(planned.device.uuid) == planned.device for planned in plan.devices)
 
     # --- what was prepared before ---
     def _is_other(self, record: ClaimRecord, allocation: Allocation) -> bool:

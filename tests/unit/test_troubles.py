@@ -20,12 +20,22 @@ def test_each_text_once_until_it_is_over(caplog: pytest.LogCaptureFixture) -> No
     for text in ("disk full", "disk full", "read-only", "disk full"):
         troubles.failed("sweep", RecoverableError(text))
     troubles.failed("look", RecoverableError("disk full"))
-    assert told(caplog) == ["sweep: disk full", "sweep: read-only", "look: disk full"]
+    assert told(caplog) == ["sweep: disk full", "sweep: read-only"]
     caplog.clear()
+    troubles.over("look")
     troubles.over("sweep")
     troubles.over("sweep")
     troubles.failed("sweep", RecoverableError("disk full"))
     assert told(caplog) == ["sweep: works again", "sweep: disk full"]
+
+
+def test_what_has_worked_meanwhile_is_news_when_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    troubles = Troubles(log)
+    for _ in range(2):
+        troubles.failed("sweep", RecoverableError("disk full"))
+        troubles.forget("sweep")
+    assert told(caplog) == ["sweep: disk full"] * 2
 
 
 def test_what_nobody_foresaw_shows_its_origin_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -61,6 +61,11 @@ def fill(path: Path) -> None:
             pass
 
 
+async def waiting(node: AgentNode) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = (await node.status())["waiting"]
+    return entries
+
+
 class DamagedNode(AgentNode):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
