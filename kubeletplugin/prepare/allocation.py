@@ -8,6 +8,7 @@ from typing import Any
 
 from deviceclasses import names
 from kubeapi.client import Json
+from kubeapi.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,12 @@ def pods_of(claim: Json) -> frozenset[str]:
     return frozenset(
         consumer["uid"] for consumer in consumers if consumer["resource"] == "pods" and not consumer.get("apiGroup")
     )
+
+
+def is_gone(error: NotFound, name: str) -> bool:
+    """Whether a 404 says so of the claim of this name, and not of its API (switched off, another version) nor in a page
+    of a proxy's: those say nothing about claims."""
+    return error.reason == "NotFound" and f'"{name}"' in error.message
 
 
 def _result(result: Mapping[str, Any]) -> Result:

@@ -155,7 +155,9 @@ class Checks:
         """None when this claim (by its UID) is gone."""
         try:
             claim = await self._node.api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-        except api_errors.NotFound:
+        except api_errors.NotFound as error:
+            if not claims.is_gone(error, ref.name):
+                raise
             return None
         return claim if claim["metadata"]["uid"] == ref.uid else None
 

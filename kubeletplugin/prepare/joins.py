@@ -63,6 +63,8 @@ class Joins:
         ref = suspect.ref
         try:
             claim = await self._node.api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-        except api_errors.NotFound:
+        except api_errors.NotFound as error:
+            if not claims.is_gone(error, ref.name):
+                raise
             return frozenset()
         return suspect.pods & claims.pods_of(claim) if claim["metadata"]["uid"] == ref.uid else frozenset()

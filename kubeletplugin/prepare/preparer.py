@@ -44,6 +44,7 @@ _TRANSIENT = (
     api_errors.TooManyRequests,
     api_errors.Unauthorized,
     api_errors.Gone,
+    api_errors.NotFound,
 )
 """Forbidden isn't among them: missing rights don't heal within a call, and the owner should read of them."""
 
@@ -265,9 +266,9 @@ class Preparer:
         while True:
             try:
                 return await self._node.api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-            except api_errors.NotFound as error:
-                raise ClaimError(f"claim {ref.name} doesn't exist any more") from error
             except _TRANSIENT as error:
+                if isinstance(error, api_errors.NotFound) and claims.is_gone(error, ref.name):
+                    raise ClaimError(f"claim {ref.name} doesn't exist any more") from error
                 effort.reason = f"the API server doesn't give claim {ref.name}: {error}"
                 wanted = error.retry_after
             except api_errors.ApiError as error:

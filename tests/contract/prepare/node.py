@@ -266,7 +266,7 @@ class Agent:
         try:
             found = self.world.claims[namespace, name]
         except KeyError:
-            raise api_errors.NotFound(404, "NotFound", f"resourceclaims {name!r} not found") from None
+            raise api_errors.NotFound(404, "NotFound", f'resourceclaims.resource.k8s.io "{name}" not found') from None
         return {"metadata": dict(found["metadata"]), "status": dict(found["status"])}
 
     async def offload(self, work: Callable[[], T], /) -> T:

@@ -89,7 +89,7 @@ async def test_2_a_check_leaves_what_the_kubelet_still_lists(world: World) -> No
     await agent.stop()
 
 
-@pytest.mark.parametrize("kubelet", ["lists it", "unreadable", "API away"])
+@pytest.mark.parametrize("kubelet", ["lists it", "unreadable", "API away", "API not served", "proxy"])
 async def test_2_a_sweep_ends_only_what_is_surely_over(world: World, kubelet: str) -> None:
     agent = await Agent(world).start()
     a = world.allocate("a", "gpu-0")
@@ -99,6 +99,11 @@ async def test_2_a_sweep_ends_only_what_is_surely_over(world: World, kubelet: st
         world.list_in_kubelet(a, "pod-a")
     elif kubelet == "unreadable":
         world.kubelet_unreadable = "its checksum doesn't match its data"
+    elif kubelet == "API not served":
+        world.api_error = api_errors.NotFound(404, "NotFound", "the server could not find the requested resource")
+    elif kubelet == "proxy":
+        page = 'read the answer of https://api/claims/"a": Not Found without a Status object'
+        world.api_error = api_errors.NotFound(404, "Not Found", page)
     else:
         world.api_error = api_errors.Unreachable("connection refused")
     await asyncio.sleep(SWEEP)

@@ -175,6 +175,7 @@ async def test_nothing_is_opened_beside_a_claim_that_got_the_device_since(world:
     following = await Agent(world).start()
 
     assert world.gpu_of(a) == set()
+    assert await following.holders() == {"gpu-0": ["b"] if ledger == "kept" else ["a", "b"]}
     del world.kubelet[a.uid]
     await asyncio.sleep(2 * SWEEP)
     assert await following.holders() == {"gpu-0": ["b"]}

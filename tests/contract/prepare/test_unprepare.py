@@ -26,7 +26,7 @@ async def test_unprepare_removes_the_file_then_looks_then_commits(world: World) 
 
     assert await agent.unprepare(ref) == ""
 
-    assert world.steps == ["remove uid-a", "read kubelet's list", "look", "fence", "fence"]
+    assert world.steps == ["remove uid-a", "read kubelet's list", "look", "fence", "read kubelet's list", "fence"]
     assert (await agent.holders(), await agent.draining(), world.files) == ({}, {}, {})
     await agent.stop()
 

@@ -54,6 +54,7 @@ async def test_a_device_that_may_come_is_waited_for(world: World, before: Invent
         api_errors.ServerError(503, "ServiceUnavailable", "starting"),
         api_errors.TooManyRequests(429, "TooManyRequests", "slow down", retry_after=1),
         api_errors.Unauthorized(401, "Unauthorized", "token expired"),
+        api_errors.NotFound(404, "NotFound", "the server could not find the requested resource"),
     ],
 )
 async def test_an_api_server_that_hiccups_is_waited_for(world: World, error: api_errors.ApiError) -> None:
