@@ -19,6 +19,8 @@ FILE_NAME = "dra_manager_state"
 
 _KIND = "DRACheckpoint"
 _KNOWN_START = f'{{"kind":"{_KIND}","apiVersion":"checkpoint.dra.kubelet.k8s.io/v1","ClaimInfoStateList":['
+_ENTRY = '{"ClaimUID":"'
+"""How each claim begins. Nothing inside of a JSON string reads like it, since quotes are escaped there."""
 _OUR_IDS = f"{names.CDI_VENDOR}/{names.CDI_CLAIM_CLASS}="
 
 
@@ -53,10 +55,12 @@ class KubeletClaims:
 
 
 class KubeletStateFile:
-    """The file of the kubelet with root directory ``kubelet_root``."""
+    """The file of the kubelet with root directory ``kubelet_root``. It is written anew for each claim that comes or
+    goes, and so read as often: only what differs from the last time is decoded. May be read from several threads."""
 
     def __init__(self, kubelet_root: Path) -> None:
         self._root = kubelet_root
+        self._known: Entries = {}
         self.path = kubelet_root / FILE_NAME
 
     def read(self, uid: str | None = None) -> KubeletClaims:
@@ -68,26 +72,51 @@ class KubeletStateFile:
             return KubeletClaims() if self._root.is_dir() else _unreadable(f"{self._root} doesn't exist")
         except OSError as error:
             return _unreadable(f"read {self.path}: {error.strerror}")
-        return parse(text, uid)
+        found, self._known = _parse(text, uid, self._known)
+        return found
+
+
+Entries = Mapping[str, KubeletClaim]
+"""By the text of the claim's entry."""
 
 
 def parse(text: bytes, uid: str | None = None) -> KubeletClaims:
     """See KubeletStateFile.read. Never raises."""
+    return _parse(text, uid, {})[0]
+
+
+def _parse(text: bytes, uid: str | None, known: Entries) -> tuple[KubeletClaims, Entries]:
+    """``known`` are entries of an earlier reading; those that are to be known at the next come back."""
     try:
         outer = json.loads(text)
         data, checksum = outer["Data"], outer["Checksum"]
         if zlib.crc32(data.encode()) != checksum:
-            return _unreadable("its checksum doesn't match its data")
+            return _unreadable("its checksum doesn't match its data"), known
         found = _find(data, uid) if uid else None
         if found is not None:
-            return KubeletClaims({found.uid: found})
+            return KubeletClaims({found.uid: found}), known
+        entries = _decoded(data, known)
+        if entries is not None:
+            return KubeletClaims({claim.uid: claim for claim in entries.values()}), entries
         inner = json.loads(data)
         if inner["kind"] != _KIND:
-            return _unreadable(f"unknown kind {inner['kind']!r}")
+            return _unreadable(f"unknown kind {inner['kind']!r}"), known
         claims = [_claim(entry) for entry in inner["ClaimInfoStateList"] or ()]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return _unreadable(f"{type(error).__name__}: {error}")
-    return KubeletClaims({claim.uid: claim for claim in claims})
+        return _unreadable(f"{type(error).__name__}: {error}"), known
+    return KubeletClaims({claim.uid: claim for claim in claims}), known
+
+
+def _decoded(data: str, known: Entries) -> Entries | None:
+    """Each claim by its entry; None where the layout isn't the known one."""
+    if not data.startswith(_KNOWN_START + _ENTRY):
+        return None
+    *first, last = data[len(_KNOWN_START) + len(_ENTRY) :].split(_ENTRY)
+    entries = [*(f"{_ENTRY}{entry.removesuffix(',')}" for entry in first), f"{_ENTRY}{last.removesuffix(']}')}"]
+    try:
+        return {entry: known.get(entry) or _claim(json.loads(entry)) for entry in entries}
+    except ValueError:
+        return None
 
 
 def _find(data: str, uid: str) -> KubeletClaim | None:

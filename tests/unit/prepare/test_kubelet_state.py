@@ -120,3 +120,45 @@ def test_the_file_of_a_kubelet(tmp_path: Path) -> None:
 
 def test_a_kubelet_root_that_is_not_there_is_our_own_blindness(tmp_path: Path) -> None:
     assert KubeletStateFile(tmp_path / "missing").read().lists("u")
+
+
+def compact(claims: Any, **more: Any) -> bytes:
+    """As the kubelet writes it, without spaces."""
+    inner = {"kind": "DRACheckpoint", "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1", "ClaimInfoStateList": claims}
+    data = json.dumps(inner | more, separators=(",", ":"))
+    return json.dumps({"Data": data, "Checksum": zlib.crc32(data.encode())}).encode()
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [["u"], ["u", "v"], ["v"], []],
+        [[], ["u"], ["u"]],
+    ],
+)
+def test_a_file_that_is_read_again_and_again(tmp_path: Path, states: list[list[str]]) -> None:
+    """What was known of an entry counts only as long as the entry reads the same."""
+    file = KubeletStateFile(tmp_path)
+    for number, uids in enumerate(states):
+        text = compact([entry(ClaimUID=uid, PodUIDs={f"p{number}": {}}) for uid in uids])
+        file.path.write_bytes(text)
+        assert file.read() == parse(text)
+        assert {uid: claim.pods for uid, claim in file.read().claims.items()} == {
+            uid: frozenset({f"p{number}"}) for uid in uids
+        }
+
+
+@pytest.mark.parametrize("name", ['{"ClaimUID":"x"}', '},{"ClaimUID":"', "]}"])
+def test_a_name_that_looks_like_an_entry(name: str) -> None:
+    state = parse(compact([entry(ClaimName=name), entry(ClaimUID="v")]))
+    assert {uid: claim.name for uid, claim in state.claims.items()} == {"u": name, "v": "c"}
+
+
+def test_what_follows_the_list_is_no_claim() -> None:
+    """A newer kubelet may write more behind it."""
+    assert set(parse(compact([entry(), entry(ClaimUID="v")], More=[1])).claims) == {"u", "v"}
+
+
+def test_an_entry_that_was_cut_is_unreadable() -> None:
+    data = json.loads(compact([entry(), entry(ClaimUID="v")]))["Data"].replace('"Namespace":"ns",', "", 1)
+    assert "Namespace" in parse(json.dumps({"Data": data, "Checksum": zlib.crc32(data.encode())}).encode()).unreadable
