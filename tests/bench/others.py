@@ -9,8 +9,10 @@ import asyncio
 import socket
 import struct
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import yaml
@@ -23,6 +25,8 @@ from kubeletplugin.dra.sockets import answers
 from kubeletplugin.pb.dra.v1 import api_pb2 as v1
 from tests.bench.claims import NAMESPACE, Claim, Claims, Place
 from tests.bench.servers import TOKEN, Server
+
+T = TypeVar("T")
 
 CALL_SECONDS = 45.0
 WAIT_SECONDS = 180.0
@@ -121,16 +125,23 @@ async def make_nodes(api: KubeApi, others: list[Other]) -> None:
 
 
 async def meet(api: KubeApi, other: Other) -> OtherDriver:
-    """Waits until it listens and has published devices."""
+    """Waits until it listens and has published devices; an empty call stands for the kubelet's registration."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            place = await _place(api, other) if answers(other.socket) else None
-            if place is not None:
-                break
-            await asyncio.sleep(0.1)
-    channel = grpc.aio.insecure_channel(f"unix:{other.socket}", options=[("grpc.default_authority", "localhost")])
-    plugin = Plugin(place.driver, str(other.socket), SERVICE, channel)
+        await _until(lambda: asyncio.to_thread(answers, other.socket))
+        channel = grpc.aio.insecure_channel(f"unix:{other.socket}", options=[("grpc.default_authority", "localhost")])
+        plugin = Plugin("", str(other.socket), SERVICE, channel)
+        await call_prepare(plugin, [], CALL_SECONDS)
+        place = await _until(lambda: _place(api, other))
     return OtherDriver(other.name, Claims(api, place), _listener(other.socket), plugin)
+
+
+async def _until(look: Callable[[], Awaitable[T | None]]) -> T:
+    """What the first look that sees something sees."""
+    while True:
+        found = await look()
+        if found:
+            return found
+        await asyncio.sleep(0.1)
 
 
 async def _place(api: KubeApi, other: Other) -> Place | None:
