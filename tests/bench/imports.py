@@ -44,9 +44,10 @@ print(json.dumps({"begun": begun, "ended": resident(), "own": own}))
 
 def measure(imported: str = AGENT) -> tuple[float, float, dict[str, float]]:
     """MB of a bare interpreter, MB after the imports, and MB that each distribution's modules added by themselves."""
-    answer = subprocess.run(
-        [sys.executable, "-c", _PROBE.replace("IMPORTED", imported)], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", _PROBE.replace("IMPORTED", imported)]
+    # Twice: the first one may have to compile what it imports, which costs memory of its own.
+    for _ in range(2):
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(answer.stdout)
     by_name: dict[str, float] = defaultdict(float)
     for module, kilobytes in found["own"].items():
