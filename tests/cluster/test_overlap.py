@@ -94,6 +94,7 @@ def test_a_version_that_dies_as_it_takes_over_again_and_again(agent: Agent, worl
     with undisturbed(world, agent, new, killed=3) as (stream, _):
         for _ in range(3):
             new.start(ready=False)
-            until("the new version dies", 30, lambda: new.pid is None)
+            until("the new version dies", 60, lambda: new.pid is None)
+            new.stop()  # clears away what is left of it
             stream.go_on(1)
         agent.wait_ready()

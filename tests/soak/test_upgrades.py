@@ -58,6 +58,7 @@ class Rollout:
         for _ in range(2):
             new.start(ready=False)
             until("the new version dies", 60, lambda: new.pid is None)
+            new.stop()  # clears away what is left of it
             self.kills += 1
         self.serving.wait_ready()
 
