@@ -144,7 +144,7 @@ async def test_a_standbys_loop_that_stands_still_ends_it_too(node: Node) -> None
         assert (await call_directly(old, 1)).error == ""
         assert recorded(node).instance == "old"
         new.send(signal.SIGUSR1)
-        assert await new.process.wait() == EXIT_STATUS
+        assert await asyncio.wait_for(new.process.wait(), 20) == EXIT_STATUS
         await until(lambda: not new.connected())
         await node.kubelet.prepare("pod-2", [claim(2)])
         assert old.handler.prepared == ["uid-1", "uid-2"]

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,6 +126,7 @@ class World:
         self.peers = Peers()
         self.dead: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._works: list[Work] = []
 
     def lease(self, number: int, boot: str = "boot-1") -> Lease:
         return Lease(
@@ -140,6 +141,7 @@ class World:
     def add(self, number: int, boot: str = "boot-1") -> Instance:
         lease = self.lease(number, boot)
         work = Work(lease)
+        self._works.append(work)
         active: list[bool] = []
         fatal: list[FatalError] = []
         shown: list[str] = []
@@ -171,6 +173,10 @@ class World:
         return instance.state
 
     async def close(self) -> None:
+        for work in self._works:
+            for block in (work.block, work.block_end):
+                if block is not None:
+                    block.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -184,8 +190,10 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> World:
-    return World(tmp_path / "lease")
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path / "lease")
+    yield world
+    await world.close()
 
 
 async def test_the_first_registration_makes_it_ask_and_only_the_first(world: World) -> None:
@@ -201,7 +209,6 @@ async def test_the_first_registration_makes_it_ask_and_only_the_first(world: Wor
     await world.clock.advance(30)
     assert (one.state, two.state) == (State.STANDBY, State.ACTIVE)
     assert (one.active, two.active) == ([True, False], [True])
-    await world.close()
 
 
 async def test_effects_are_finished_under_the_lease_before_it_is_given_away(world: World) -> None:
@@ -211,7 +218,6 @@ async def test_effects_are_finished_under_the_lease_before_it_is_given_away(worl
     assert one.work.held_while_deactivating
     assert one.lease.epoch is None
     assert two.work.epochs == [2]
-    await world.close()
 
 
 async def test_a_standby_takes_over_when_the_heartbeat_stands_still(world: World) -> None:
@@ -233,7 +239,6 @@ async def test_a_standby_takes_over_when_the_heartbeat_stands_still(world: World
     await world.clock.advance(3)
     assert one.active == [True, False, True]
     assert world.peers.asked == [], "one that hangs isn't asked"
-    await world.close()
 
 
 async def test_a_standby_takes_over_within_a_look_when_the_active_ones_process_is_gone(world: World) -> None:
@@ -248,7 +253,6 @@ async def test_a_standby_takes_over_within_a_look_when_the_active_ones_process_i
     await world.clock.advance(2)
     assert [one.state, two.state].count(State.ACTIVE) == 1
     assert [one.state, two.state].count(State.STANDBY) == 1
-    await world.close()
 
 
 async def test_a_lease_of_before_the_reboot_is_void(world: World) -> None:
@@ -258,7 +262,6 @@ async def test_a_lease_of_before_the_reboot_is_void(world: World) -> None:
     await one.takeover.ask()
     assert one.state is State.ACTIVE
     assert world.peers.asked == []
-    await world.close()
 
 
 async def test_one_that_doesnt_answer_is_overtaken(world: World) -> None:
@@ -269,7 +272,6 @@ async def test_one_that_doesnt_answer_is_overtaken(world: World) -> None:
     assert world.peers.asked == ["/dra-9.sock"]
     assert one.state is State.ACTIVE
     assert ghost.lost()
-    await world.close()
 
 
 async def test_one_that_was_overtaken_steps_back_at_its_next_heartbeat(world: World) -> None:
@@ -282,7 +284,6 @@ async def test_one_that_was_overtaken_steps_back_at_its_next_heartbeat(world: Wo
     assert one.active == [True, False]
     assert one.work.deactivations == 1
     assert not one.work.held_while_deactivating
-    await world.close()
 
 
 async def test_a_passing_lock_doesnt_make_the_active_one_step_back(world: World) -> None:
@@ -294,7 +295,6 @@ async def test_a_passing_lock_doesnt_make_the_active_one_step_back(world: World)
     before = one.lease.read().heartbeat
     await world.clock.advance(1)
     assert one.lease.read().heartbeat == before + 1
-    await world.close()
 
 
 async def test_an_asker_that_never_takes_over_leaves_the_lease_to_be_taken_back(world: World) -> None:
@@ -307,7 +307,6 @@ async def test_an_asker_that_never_takes_over_leaves_the_lease_to_be_taken_back(
     await world.clock.advance(7)
     assert one.active == [True, False, True]
     assert one.work.epochs == [1, 2]
-    await world.close()
 
 
 @pytest.mark.parametrize(
@@ -333,7 +332,6 @@ async def test_a_failed_activation_gives_back_and_tries_later(world: World, fail
     assert one.state is State.ACTIVE
     assert one.takeover.failure == ""
     assert one.shown == [""], "healed before it is told"
-    await world.close()
 
 
 async def test_a_fatal_failure_is_reported(world: World) -> None:
@@ -341,7 +339,6 @@ async def test_a_fatal_failure_is_reported(world: World) -> None:
     one.work.failure = FatalError("ledger of a newer version")
     await one.takeover.ask()
     assert [str(error) for error in one.fatal] == ["ledger of a newer version"]
-    await world.close()
 
 
 async def test_all_askers_join_one_attempt(world: World) -> None:
@@ -354,7 +351,6 @@ async def test_all_askers_join_one_attempt(world: World) -> None:
     one.work.block.set()
     await attempts.pop()
     assert one.work.epochs == [1]
-    await world.close()
 
 
 async def test_stop_breaks_off_an_activation_and_gives_back(world: World) -> None:
@@ -368,7 +364,6 @@ async def test_stop_breaks_off_an_activation_and_gives_back(world: World) -> Non
     assert one.lease.is_void(one.lease.read().record)
     await one.takeover.ask()
     assert one.work.epochs == [1]
-    await world.close()
 
 
 async def test_a_yield_goes_on_when_the_asker_has_gone(world: World) -> None:
@@ -380,7 +375,6 @@ async def test_a_yield_goes_on_when_the_asker_has_gone(world: World) -> None:
     await world.clock.settle()
     assert one.state is State.STANDBY
     assert one.work.deactivations == 1
-    await world.close()
 
 
 def out_of_files() -> None:
@@ -399,7 +393,6 @@ async def test_a_look_that_fails_isnt_the_last(
     before = one.lease.read().heartbeat
     await world.clock.advance(1)
     assert one.lease.read().heartbeat == before + 1
-    await world.close()
 
 
 async def test_a_take_over_that_fails_in_an_unforeseen_way_is_tried_later(
@@ -416,7 +409,6 @@ async def test_a_take_over_that_fails_in_an_unforeseen_way_is_tried_later(
         assert one.takeover.failure == "internal error, see the agent's log"
     await world.clock.advance(7)
     assert one.state is State.ACTIVE
-    await world.close()
 
 
 async def test_one_that_cant_go_on_after_activating_gives_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,7 +419,6 @@ async def test_one_that_cant_go_on_after_activating_gives_back(world: World, mon
     assert one.state is State.STANDBY
     assert one.work.deactivations == 1
     assert one.lease.is_void(one.lease.read().record)
-    await world.close()
 
 
 async def test_one_that_cant_work_leaves_a_dead_heartbeat_alone_for_a_while(
@@ -444,7 +435,6 @@ async def test_one_that_cant_work_leaves_a_dead_heartbeat_alone_for_a_while(
     assert sum("stands still" in record.message for record in caplog.records) == 1
     await world.clock.advance(4)
     assert sum("stands still" in record.message for record in caplog.records) == 1, "no look before it may act"
-    await world.close()
 
 
 async def test_each_state_is_told_when_it_has_begun(world: World) -> None:
@@ -453,7 +443,6 @@ async def test_each_state_is_told_when_it_has_begun(world: World) -> None:
     await one.takeover.give_up("another")
     await one.takeover.stop()
     assert one.states == [State.ACTIVATING, State.ACTIVE, State.YIELDING, State.STANDBY, State.STOPPED]
-    await world.close()
 
 
 async def test_who_is_told_and_raises_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,7 +456,6 @@ async def test_who_is_told_and_raises_stops_nothing(world: World, monkeypatch: p
     assert one.state is State.ACTIVE
     assert await one.takeover.give_up("another")
     assert (one.state, one.work.deactivations) == (State.STANDBY, 1)
-    await world.close()
 
 
 async def test_the_heart_beats_while_the_work_is_taken_up_and_while_it_ends(world: World) -> None:
@@ -486,7 +474,6 @@ async def test_the_heart_beats_while_the_work_is_taken_up_and_while_it_ends(worl
     assert (one.state, two.state) == (State.YIELDING, State.STANDBY)
     one.work.block_end.set()
     assert await leaving
-    await world.close()
 
 
 async def test_the_heart_beats_in_an_activation_that_a_look_began(world: World) -> None:
@@ -502,7 +489,6 @@ async def test_the_heart_beats_in_an_activation_that_a_look_began(world: World) 
     await world.clock.advance(5)
     assert one.lease.read().heartbeat == before + 5
     one.work.block.set()
-    await world.close()
 
 
 async def test_one_that_cant_work_asks_less_and_less_often_while_another_serves(world: World) -> None:
@@ -520,7 +506,6 @@ async def test_one_that_cant_work_asks_less_and_less_often_while_another_serves(
     await old.takeover.stop()
     await world.clock.advance(2)
     assert new.state is State.ACTIVE, "while nobody serves it doesn't wait"
-    await world.close()
 
 
 async def test_a_failure_is_logged_once_while_it_lasts(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -531,7 +516,6 @@ async def test_a_failure_is_logged_once_while_it_lasts(world: World, caplog: pyt
     assert len(one.work.epochs) > 5
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert told == ["take over: open the ledger: disk full"]
-    await world.close()
 
 
 async def test_who_was_passed_over_is_known_until_the_next_take_over(world: World) -> None:
@@ -545,4 +529,3 @@ async def test_who_was_passed_over_is_known_until_the_next_take_over(world: Worl
     await one.takeover.give_up("another")
     await one.takeover.ask()
     assert one.takeover.passed_over == ""
-    await world.close()
