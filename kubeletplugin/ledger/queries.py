@@ -183,6 +183,17 @@ def holds_on(connection: sqlite3.Connection, gpu_uuid: str) -> tuple[Hold, ...]:
     return _holds(connection, rows)
 
 
+def pods_on(connection: sqlite3.Connection, gpu_uuid: str) -> dict[str, frozenset[str]]:
+    rows = connection.execute(
+        "SELECT DISTINCT claim_uid, pod_uid FROM holds JOIN claim_pods ON claim_uid = holder WHERE gpu_uuid = ?",
+        (gpu_uuid,),
+    )
+    found: dict[str, set[str]] = {}
+    for uid, pod in rows:
+        found.setdefault(uid, set()).add(pod)
+    return {uid: frozenset(pods) for uid, pods in found.items()}
+
+
 def draining(connection: sqlite3.Connection) -> tuple[Hold, ...]:
     rows = connection.execute(f"SELECT {_HOLD} FROM holds WHERE state = 'draining' ORDER BY id").fetchall()
     return _holds(connection, rows)

@@ -166,6 +166,10 @@ class Ledger:
     async def holds_on(self, gpu_uuid: str) -> tuple[Hold, ...]:
         return await self._read(queries.holds_on, gpu_uuid)
 
+    async def pods_on(self, gpu_uuid: str) -> Mapping[str, frozenset[str]]:
+        """By claim, for every claim that has a hold on the GPU: one query, however many there are."""
+        return await self._read(queries.pods_on, gpu_uuid)
+
     async def holds_of(self, holder_id: str) -> tuple[Hold, ...]:
         return await self._read(queries.holds_of, holder_id)
 

@@ -66,12 +66,13 @@ class Releaser:
     async def sharers(self, uid: str, device: HeldDevice) -> frozenset[str]:
         """Pods of other claims that have this device rightly at the same time (or, after an undo, of the same claim
         again): their processes on it are no leftovers."""
-        found: set[str] = set()
-        for hold in await self._node.ledger.holds_on(device.gpu_uuid):
-            if _is_sharer(hold, uid, device):
-                record = await self._node.ledger.claim(hold.holder.id)
-                found |= (record.pods if record else frozenset()) | self._sightings.pods(hold.holder.id)
-        return frozenset(found)
+        holds = await self._node.ledger.holds_on(device.gpu_uuid)
+        sharers = {hold.holder.id for hold in holds if _is_sharer(hold, uid, device)}
+        if not sharers:
+            return frozenset()
+        pods = await self._node.ledger.pods_on(device.gpu_uuid)
+        none: frozenset[str] = frozenset()
+        return none.union(*(pods.get(sharer, none) | self._sightings.pods(sharer) for sharer in sharers))
 
 
 def _is_sharer(hold: Hold, uid: str, device: HeldDevice) -> bool:

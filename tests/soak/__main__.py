@@ -40,7 +40,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--release", action="append", help=f"one of {', '.join(binaries.releases())}; default: all")
     parser.add_argument("--suite", action="append", choices=list(SUITES), help="default: both")
-    parser.add_argument("--scale", type=float, default=float(os.environ.get(SCALE, "1")), help=f"default: {SCALE} or 1")
+    parser.add_argument("--scale", type=float, default=os.environ.get(SCALE, "1"), help=f"default: {SCALE} or 1")
     parser.add_argument("--times", type=int, default=1, help="how often, one after the other")
     return parser.parse_known_args()
 

@@ -140,3 +140,14 @@ def test_the_cost_of_a_claim_is_flat(connection: sqlite3.Connection) -> None:
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
         scans = [step for step in plan if step.startswith("SCAN") and "holds_draining" not in step]
         assert not scans, f"{statement}: {plan}"
+
+
+def test_pods_of_every_claim_on_a_gpu(connection: sqlite3.Connection) -> None:
+    """A claim without pods, and those on other GPUs, are left out."""
+    held = (("a", mig(0, 1)), ("b", mig(0, 2)), ("c", gpu(1)), ("d", gpu(0, admin=True)))
+    for uid, device in held:
+        pods = frozenset() if uid == "d" else frozenset({f"{uid}1", f"{uid}2"})
+        assert queries.commit_claim(connection, record(uid, pods=pods), [device]) == ()
+
+    assert queries.pods_on(connection, "GPU-0") == {"a": {"a1", "a2"}, "b": {"b1", "b2"}}
+    assert queries.pods_on(connection, "GPU-7") == {}
