@@ -27,7 +27,6 @@ SOON_SECONDS = 2.0
 """Longer than the moment for which pod-resources is empty after a kubelet's start."""
 PAUSE_SECONDS = 1.0
 """Between two looks at least: the kubelet refuses more than ten calls at a burst."""
-_FINISHED = frozenset({"Succeeded", "Failed"})
 
 
 class Pods(Protocol):
@@ -144,9 +143,9 @@ class ClassicWatch:
         return frozenset() if look.blind else suspects - look.alive.keys()
 
     def _is_active(self, uid: str, listed: PodDevices) -> bool:
-        """By the API server's word and the kubelet's, who drops a pod that was deleted by force at once."""
+        """In the kubelet's list of pods that haven't ended, which has their names only."""
         record = self._pods.get(uid)
-        return bool(record and record.phase not in _FINISHED and (record.namespace, record.name) in listed.pods)
+        return bool(record and (record.namespace, record.name) in listed.pods)
 
     def _seen(self, allocated: Iterable[Allocated], listed: PodDevices) -> dict[str, ClassicHold]:
         found: dict[str, ClassicHold] = {}

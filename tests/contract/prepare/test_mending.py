@@ -1,5 +1,6 @@
 """CDI files that somebody else removed are written again from the claims' rows, and no others."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,10 @@ async def test_a_claim_that_is_being_unprepared_gets_no_file(world: World) -> No
     agent = await Agent(world).start()
     ref = world.allocate("a", "gpu-0")
     await agent.prepare_one(ref)
-    mended: list[object] = []
+    mended: list[asyncio.Task[int]] = []
     world.at("look", lambda: mended.append(agent.begin(agent.manager.mend_files(None))))
     assert await agent.unprepare(ref) == ""
-    assert world.files == {} and mended
+    assert await asyncio.gather(*mended) == [0]
     assert await agent.manager.mend_files(["uid-a"]) == 0
     assert world.files == {}
     await agent.stop()

@@ -175,6 +175,13 @@ async def test_a_sign_of_life_keeps_it(node: Node, sign: str) -> None:
     assert (await node.looks(5)).keys() == {"gpu-0"}
 
 
+async def test_a_pod_that_the_api_has_not_told_of_yet_is_known_by_its_uid(node: Node) -> None:
+    node.run_pod()
+    node.known, node.alive = {}, {}
+    (hold,) = (await node.looks()).values()
+    assert "uid-train" in hold.pods and "team/train" in hold.pods
+
+
 async def test_a_finished_pod_has_let_go(node: Node) -> None:
     node.run_pod()
     await node.looks()
