@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gpuclaim.demo.kubelet import PodClaim
-from tests.contract.agent.node import AgentNode, AgentProcess, until
+from kubeapi.client import EVENTS
+from tests.contract.agent.node import AgentNode, AgentProcess, until, until_true
 
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
@@ -106,6 +107,14 @@ class DamagedNode(AgentNode):
         for claim, device in held:
             await self.released(claim)
             assert await self.holders(device) == []
+
+    async def until_event(self, reason: str) -> None:
+        """Of the Node, where an operator without the agent's log looks."""
+
+        def reasons() -> list[str]:
+            return [event["reason"] for event in self.server.objects(EVENTS) if event["regarding"]["kind"] == "Node"]
+
+        await until_true(lambda: reasons().count(reason) == 1)
 
     # --- file systems ---
     def mount(self, folder: Path, options: str) -> None:

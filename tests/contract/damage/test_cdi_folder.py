@@ -52,6 +52,7 @@ async def test_strangers_broken_files_cost_nothing_and_the_deadly_one_is_named(n
     assert {name: (folder / name).read_bytes() for name in strangers} == strangers
     assert_said_once(agent.output, str(folder / "deadly.yaml"), "a.com/b", "containerd", "remove")
     assert len(troubles(agent.output)) == 1
+    await node.until_event("ForeignCDIFile")
     assert "deadly.yaml" in str((await node.status())["cdiProblems"])
     (folder / "deadly.yaml").unlink()
 

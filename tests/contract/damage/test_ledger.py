@@ -51,6 +51,7 @@ async def test_damaged_while_no_agent_runs(node: DamagedNode, damage: Callable[[
     if damage is not remove_all:
         assert_said_once(second.output, f"open the ledger {node.ledger}", "set aside", "begun anew")
         assert list(node.ledger.parent.glob("ledger.db.damaged-*"))
+        await node.until_event("LedgerDamaged")
     assert_said_once(second.output, "take in claim default/train", "gpu-1")
 
 
@@ -68,6 +69,7 @@ async def test_harmed_under_the_agent_that_made_it(node: DamagedNode, damage: Ca
     later = await node.held("later", "gpu-3")
     await until_true(lambda: "written anew" in agent.output)
     assert_said_once(agent.output, f"the ledger {node.ledger}", "written anew")
+    await node.until_event("LedgerRemoved")
     await agent.end(signal.SIGKILL)
     second = await node.ready_agent(name="second")
     assert await node.holders("gpu-2") == ["gone"]
