@@ -226,7 +226,9 @@ def overtaken_and_woken(rig: Rig) -> None:
     _take_over(rig)
     rig.spare.wake()
     time.sleep(1)
+    begun = time.monotonic()
     rig.spare.stop()
+    assert time.monotonic() - begun < ORDERLY_SECONDS, "woken after another one took over, it didn't end in order"
     rig.agent.wait_ready()
 
 
@@ -241,6 +243,9 @@ def _take_over(rig: Rig) -> None:
 Deed = Callable[[Rig], None]
 DEEDS: dict[str, Deed] = {deed.__name__: deed for deed in (killed, rebooted, deleted, overtaken, overtaken_and_woken)}
 
+
+ORDERLY_SECONDS = 14.0
+"""Below what the harness gives a process before it kills it."""
 
 WITHOUT_A_POD = ("killed", "rebooted", "overtaken", "overtaken_and_woken")
 
