@@ -12,8 +12,8 @@ from kubeletplugin.dra import housekeeping
 from kubeletplugin.dra.housekeeping import Housekeeper, HousekeepingTiming
 from kubeletplugin.dra.sockets import choose_paths
 from tests.fakes.clock import VirtualClock
+from tests.unit.dra.takeovers import Peers
 from tests.unit.dra.test_sockets import DRIVER, bind
-from tests.unit.dra.test_takeover import Peers
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ from kubeletplugin.dra.instance import PeerError
 from kubeletplugin.dra.newest import NewestKeeper, NewestTiming
 from kubeletplugin.dra.sockets import SocketPaths, choose_paths
 from tests.fakes.clock import VirtualClock
+from tests.unit.dra.takeovers import Peers
 from tests.unit.dra.test_sockets import DRIVER, bind
-from tests.unit.dra.test_takeover import Peers
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.lease.lease import Lease
 from kubeletplugin.lease.record import LeaseRecord
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
-from tests.unit.dra.test_takeover import Instance, Peers, World
+from tests.unit.dra.takeovers import Instance, Peers, World
 
 pytestmark = pytest.mark.anyio
 
