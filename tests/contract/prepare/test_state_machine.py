@@ -10,6 +10,7 @@ GPUCLAIM_SOAK=1 runs many more of them, each time others.
 import asyncio
 import os
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class Node(RuleBasedStateMachine):
         self.agent = self.run(Agent(self.world).start())
         self.restarts = 0
         self.passed_by: list[Agent] = []
+        self.failing = False
 
     def run(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
@@ -60,6 +62,13 @@ class Node(RuleBasedStateMachine):
     def bind(self, gpu: int, once: bool) -> None:
         """A pod is bound, its claim allocated where it isn't yet."""
         self.bind_to(f"gpu-{gpu}", once)
+
+    @rule(gpu=st.integers(0, GPUS - 1), once=st.booleans(), steps=st.integers(2, 5))
+    def bind_and_start(self, gpu: int, once: bool, steps: int) -> None:
+        before = len(self.kubelet.pods)
+        self.bind_to(f"gpu-{gpu}", once)
+        if len(self.kubelet.pods) > before:
+            self.guarded(self.steps_of(self.kubelet.pods[-1], steps, 0.05))
 
     def bind_to(self, device: str, once: bool) -> None:
         number = len(self.kubelet.pods)
@@ -127,60 +136,57 @@ class Node(RuleBasedStateMachine):
     def kubelet_steps(self, index: int, steps: int, milliseconds: int) -> None:
         self.guarded(self.steps_of(_pick(self.unfinished(), index), steps, milliseconds / 1000))
 
+    @precondition(lambda self: self.unfinished())
+    @rule(rounds=st.integers(1, 5), milliseconds=st.sampled_from([2, 20, 2000]))
+    def kubelet_works(self, rounds: int, milliseconds: int) -> None:
+        async def work() -> None:
+            for _ in range(rounds):
+                for pod in self.kubelet.pods:
+                    await self.steps_of(pod, 1, 0.0)
+                await asyncio.sleep(milliseconds / 1000)
+
+        self.guarded(work())
+
     async def steps_of(self, pod: Pod, steps: int, seconds: float) -> None:
         for _ in range(steps):
             self.kubelet.step(self.agent, pod)
             await self.agent.manager.observe_kubelet()
             await asyncio.sleep(seconds)
 
-    @rule()
-    def kubelet_restarts(self) -> None:
-        self.kubelet.restart()
-
     def dying(self) -> list[Pod]:
         return [pod for pod in self.kubelet.pods if pod.deleted and pod.state in Kubelet.RECONCILED]
 
-    @precondition(lambda self: self.dying())
-    @rule(index=st.integers(0, 20))
-    def kubelet_reconciles(self, index: int) -> None:
+    @rule(index=st.integers(0, 20), restarts=st.booleans())
+    def kubelet_restarts_or_reconciles(self, index: int, restarts: bool) -> None:
         async def work() -> None:
             self.kubelet.reconcile(self.agent, _pick(self.dying(), index))
             await asyncio.sleep(0.02)
 
-        self.guarded(work())
+        if restarts:
+            self.kubelet.restart()
+        elif self.dying():
+            self.guarded(work())
 
     # --- the agent ---
-    @rule(steps=st.integers(0, 12))
-    def agent_will_die(self, steps: int) -> None:
-        if self.restarts < 4:
+    @rule(what=st.sampled_from(["will die", "yields", "is passed by", "old one ends"]), steps=st.integers(0, 12))
+    def agent_fault(self, what: str, steps: int) -> None:
+        if what == "will die" and self.restarts < 4:
             self.restarts += 1
             self.agent.die_at(steps)
-
-    @rule()
-    def agent_yields(self) -> None:
-        async def work() -> None:
-            await self.agent.stop()
-            self.kubelet.agent_lost()
-            self.agent = await Agent(self.world).start()
-
-        self.guarded(work())
-
-    @precondition(lambda self: len(self.passed_by) < 2)
-    @rule()
-    def agent_is_passed_by(self) -> None:
-        """Another takes the lease while this one works on: the bound of its yield has passed, or it was stopped."""
-
-        async def work() -> None:
+        elif what == "yields":
+            self.guarded(self.next_agent(self.agent.stop))
+        elif what == "is passed by" and len(self.passed_by) < 2:
             self.passed_by.append(self.agent)
-            self.kubelet.agent_lost()
-            self.agent = await Agent(self.world).start()
+            self.guarded(self.next_agent())
+        elif what == "old one ends" and self.passed_by:
+            self.run(self.passed_by.pop().crash())
 
-        self.guarded(work())
-
-    @precondition(lambda self: self.passed_by)
-    @rule()
-    def one_that_was_passed_by_ends(self) -> None:
-        self.run(self.passed_by.pop().crash())
+    async def next_agent(self, end: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Without ``end`` this one works on: the bound of its yield has passed, or it was stopped."""
+        if end is not None:
+            await end()
+        self.kubelet.agent_lost()
+        self.agent = await Agent(self.world).start()
 
     # --- the machine ---
     @rule(keeps_files=st.booleans())
@@ -196,8 +202,10 @@ class Node(RuleBasedStateMachine):
 
         self.run(work())
 
+    @precondition(lambda self: not self.failing)
     @rule(what=st.sampled_from(["API server", "NVML", "cgroups", "kubelet's list", "disk"]))
     def something_fails(self, what: str) -> None:
+        self.failing = True
         if what == "API server":
             self.world.api_error = api_errors.ServerError(503, "ServiceUnavailable", "try again")
         elif what == "NVML":
@@ -209,8 +217,10 @@ class Node(RuleBasedStateMachine):
         else:
             self.world.write_error = RecoverableError("write CDI spec: no space left")
 
+    @precondition(lambda self: self.failing)
     @rule()
     def all_works_again(self) -> None:
+        self.failing = False
         self.world.api_error = self.world.write_error = None
         self.world.blind = self.world.kubelet_unreadable = ""
         self.world.blind_devices = {}
@@ -287,5 +297,5 @@ TestNode = Node.TestCase
 TestNode.settings = (
     settings(max_examples=3000, stateful_step_count=60, deadline=None)
     if os.environ.get("GPUCLAIM_SOAK")
-    else settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
+    else settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
 )
