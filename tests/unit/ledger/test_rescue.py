@@ -61,6 +61,7 @@ async def test_what_is_open_is_written_anew(tmp_path: Path, harm: Callable[[Path
     await ledger.commit_claim(record("b"), [gpu(1)])
     # As another process finds it while this one lives, so as one does that comes after a kill.
     assert [claim.uid for claim in files.read_snapshot(path).claims] == ["a", "b"]
+    assert path.with_name("ledger.db-wal").exists()
     assert len(told.rescued) == 1
     assert str(path) in told.rescued[0]
     await ledger.check()
