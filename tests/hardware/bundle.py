@@ -96,15 +96,15 @@ def hide(root: Path, edits: Edits) -> int:
     return hidden
 
 
-def missing_paths(spec: Json) -> list[str]:
-    """Every path on the host that the spec's edits name and that isn't there."""
+def missing_paths(spec: Json, host_root: Path) -> list[str]:
+    """Every path on the host, seen at ``host_root``, that the spec's edits name and that isn't there."""
     edits = Edits()
     for part in (spec, *spec["devices"]):
         edits.add(part.get("containerEdits") or {})
     wanted = [mount["hostPath"] for mount in edits.mounts]
     wanted += [device.get("hostPath") or device["path"] for device in edits.devices]
     wanted += [hook["path"] for hook in edits.hooks]
-    return [path for path in wanted if not Path(path).exists()]
+    return [path for path in wanted if not (host_root / path.lstrip("/")).exists()]
 
 
 def _node(device: Json) -> Json:

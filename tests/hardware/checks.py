@@ -115,7 +115,7 @@ class Checks:
 
     async def driver_spec(self) -> str:
         path, spec = CdiFiles(self.node.settings.cdi_dir).driver()
-        missing = missing_paths(spec)
+        missing = missing_paths(spec, self.node.settings.host_root)
         if missing:
             raise RuntimeError(f"{path.name} names what isn't there: {missing}")
         edits = spec.get("containerEdits", {})

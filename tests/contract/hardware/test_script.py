@@ -23,7 +23,7 @@ DONE = ["inventory", "slices", "driver spec", "prepare", "nothing left"]
 
 @pytest.fixture
 def driver_root(library_for: LibraryFor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files of a machine whose libnvidia-ml answers."""
+    """The files of a machine whose libnvidia-ml answers; its host's cgroups are a folder, whatever runs on this one."""
     profile = load_profile(MACHINE)
     tree = tmp_path / "tree"
     if os.geteuid() != 0:
@@ -33,10 +33,16 @@ def driver_root(library_for: LibraryFor, tmp_path: Path, monkeypatch: pytest.Mon
     library.unlink()
     shutil.copy(library_for(frozenset(profile.driver.missing_symbols)), library)
     (tmp_path / "nvml.conf").write_text(render(profile))
+    (tmp_path / "sys" / "fs" / "cgroup" / "kubepods").mkdir(parents=True)
+    (tmp_path / "proc").symlink_to("/proc")
     monkeypatch.setenv("NVMLMOCK_CONFIG", str(tmp_path / "nvml.conf"))
     monkeypatch.setattr(checks, "missing_requirement", lambda: "left out")
     monkeypatch.setattr("tests.hardware.__main__.runtime.hierarchies", list)
     return tree
+
+
+def arguments(driver_root: Path) -> list[str]:
+    return [f"--host-root={driver_root.parent}", f"--driver-root=/{driver_root.name}", "--simulated"]
 
 
 def test_without_a_gpu_nothing_is_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +51,7 @@ def test_without_a_gpu_nothing_is_tried(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_up_to_the_container(driver_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["--driver-root", str(driver_root), "--simulated"])
+    status = main(arguments(driver_root))
     lines = capsys.readouterr().out.splitlines()
     assert status == 0, "\n".join(lines)
     assert [line.split("  ")[0] for line in lines if " ok " in line] == DONE
@@ -56,8 +62,8 @@ def test_up_to_the_container(driver_root: Path, capsys: pytest.CaptureFixture[st
 def test_what_is_wrong_is_told(
     driver_root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "missing_paths", lambda spec: ["/usr/lib/gone.so"])
-    assert main(["--driver-root", str(driver_root), "--simulated"]) == 1
+    monkeypatch.setattr(checks, "missing_paths", lambda spec, host_root: ["/usr/lib/gone.so"])
+    assert main(arguments(driver_root)) == 1
     output = capsys.readouterr().out
     assert "names what isn't there: ['/usr/lib/gone.so']" in output
     assert "FAILED: driver spec" in output
@@ -97,4 +103,4 @@ def test_missing_paths_are_those_of_every_kind(tmp_path: Path) -> None:
         "deviceNodes": [{"path": "/dev/null"}, {"path": "/dev/nvidia0", "hostPath": "/no/node"}],
         "hooks": [{"hookName": "createContainer", "path": "/no/hook"}],
     }
-    assert missing_paths({"devices": [], "containerEdits": edits}) == ["/no/mount", "/no/node", "/no/hook"]
+    assert missing_paths({"devices": [], "containerEdits": edits}, Path("/")) == ["/no/mount", "/no/node", "/no/hook"]
