@@ -295,7 +295,7 @@ class Node(RuleBasedStateMachine):
 
 TestNode = Node.TestCase
 TestNode.settings = (
-    settings(max_examples=3000, stateful_step_count=60, deadline=None)
+    settings(max_examples=3000, stateful_step_count=60)
     if os.environ.get("GPUCLAIM_SOAK")
-    else settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+    else settings(max_examples=150, stateful_step_count=40, derandomize=True)
 )

@@ -125,7 +125,7 @@ async def _play(steps: list[tuple[tuple[str, object], bool]], page_size: int, se
             await task
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     steps=st.lists(_STEP, max_size=25),
     page_size=st.sampled_from([0, 1, 2]),

@@ -268,7 +268,7 @@ def seen_by_readers(slices: list[Json]) -> list[str] | None:
     return contents(current) if highest in complete_generations(slices) else None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(initial=INITIAL, pool=POOLS)
 def test_converges_from_anywhere(initial: dict[str, tuple[str, int, int]], pool: Pool) -> None:
     """From any server state, however broken, one sync is enough, generations only rise, and no reader ever sees a
@@ -294,7 +294,7 @@ def test_converges_from_anywhere(initial: dict[str, tuple[str, int, int]], pool:
     asyncio.run(run())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(pools=st.lists(POOLS, min_size=2, max_size=5))
 def test_never_two_complete_generations(pools: list[Pool]) -> None:
     async def run() -> None:
@@ -314,7 +314,7 @@ def test_never_two_complete_generations(pools: list[Pool]) -> None:
     asyncio.run(run())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(initial=INITIAL, pool=POOLS, failing=st.integers(0, 8))
 def test_converges_after_a_crash_at_any_write(
     initial: dict[str, tuple[str, int, int]], pool: Pool, failing: int
