@@ -41,7 +41,7 @@
 #define R_KILL 1    /* lease.lease.Lease._end_holders */
 #endif
 #ifndef R_YIELD
-#define R_YIELD 1   /* prepare.manager.ClaimManager.yield_, dra.takeover.TakeOver, dra.router */
+#define R_YIELD 1   /* prepare.manager.ClaimManager.yield_, dra.takeover.TakeOver, dra.router, dra.calls.Caller */
 #endif
 #ifndef R_ALIAS
 #define R_ALIAS 1   /* prepare.record.aliases_for */
@@ -164,7 +164,7 @@ bool calm;
 #define serves(i) (alive(i) && ready[i] && fenced(i))
 #define anyone (up[0] != DEAD || up[1] != DEAD)
 #define called_instance (up[newest] != DEAD -> newest : 1 - newest)
-/* A call is served where it came to, or passed on by an instance that runs (R_YIELD). */
+/* A call is served where it came to, or passed on by an instance that runs (R_YIELD), while its caller waits for it. */
 #define reaches(p, i) (at[p] == CALLING && (to[p] == (i) || (R_YIELD && alive(to[p]))))
 #define called(i, c) ((c) == 0 && (reaches(0, i) || reaches(2, i)) || (c) == 1 && reaches(1, i))
 #define unpreparing(i, c) (unprep[c] && (unto[c] == (i) || (R_YIELD && alive(unto[c]))))

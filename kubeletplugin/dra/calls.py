@@ -3,11 +3,15 @@
 When the kubelet's 45 s are over, grpc.aio cancels the servicer's coroutine. The work therefore runs in a task that the
 server owns, shielded from that; and the answer is due a margin earlier, since a call that runs out of time tells the
 pod's owner nothing ("context deadline exceeded") while a claim's error does, and a late answer is lost.
+
+The work can ask whether its caller still waits. What has begun is finished in any case; but who has gone may have sent
+a newer call since, to another instance even, so nothing is begun for him any more.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from kubeletplugin.clock import Clock
@@ -30,6 +34,32 @@ STOPPING = "the GPU agent is stopping; the next try takes it up again"
 OUT_OF_TIME = "the GPU agent is still working on it; the next try takes up the result"
 
 
+class Caller:
+    """Whose call it is, and whether an answer still reaches him."""
+
+    def __init__(self) -> None:
+        self._left = asyncio.Event()
+
+    @property
+    def has_left(self) -> bool:
+        return self._left.is_set()
+
+    def leave(self) -> None:
+        self._left.set()
+
+    async def until_left(self) -> None:
+        await self._left.wait()
+
+
+_CALLER: ContextVar[Caller] = ContextVar("caller")
+
+
+def current_caller() -> Caller:
+    """Of the call that runs in this task; one who stays where the work wasn't begun by a CallRunner. No parameter:
+    those who stand between runner and router, as the metrics do, needn't know of it."""
+    return _CALLER.get(None) or Caller()
+
+
 class CallRunner:
     """Owns the tasks of all calls in flight."""
 
@@ -48,10 +78,14 @@ class CallRunner:
         the work goes on in that case."""
         remaining = KUBELET_DEADLINE if time_remaining is None else time_remaining
         margin = min(MARGIN, remaining * MARGIN_SHARE)
-        task = asyncio.ensure_future(work(claims, self._clock.monotonic() + remaining - margin))
+        caller = Caller()
+        task = asyncio.ensure_future(self._serve(caller, work, claims, self._clock.monotonic() + remaining - margin))
         self._tasks.add(task)
         task.add_done_callback(self._forget)
-        done, _ = await asyncio.wait({task}, timeout=remaining - margin / 2)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=remaining - margin / 2)
+        finally:
+            caller.leave()
         if not done:
             log.error("call passed its deadline unanswered", extra={"claims": [claim.uid for claim in claims]})
             return {claim.uid: failure(OUT_OF_TIME) for claim in claims}
@@ -65,6 +99,16 @@ class CallRunner:
             log.exception("call failed", extra={"claims": [claim.uid for claim in claims]})
             return {claim.uid: failure(INTERNAL_ERROR) for claim in claims}
         return {claim.uid: self._entry(results, claim, failure) for claim in claims}
+
+    @staticmethod
+    async def _serve(
+        caller: Caller,
+        work: Callable[[Sequence[ClaimRef], float], Awaitable[Mapping[str, T]]],
+        claims: Sequence[ClaimRef],
+        deadline: float,
+    ) -> Mapping[str, T]:
+        _CALLER.set(caller)
+        return await work(claims, deadline)
 
     async def drain(self, seconds: float) -> bool:
         """Waits until no call is in flight; False when time ran out."""

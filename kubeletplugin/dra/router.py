@@ -2,6 +2,12 @@
 
 No call fails because the active instance changes under it. It waits for a take-over, is served here, or is passed on;
 when the handler says that this instance isn't active any more, it is passed on too.
+
+But only as long as its caller waits (R_YIELD: what is passed on is an *open* call). The kubelet sends the next call for
+a claim when it has given this one up, and it may go to another instance: an old Unprepare that arrived there after the
+new Prepare would undo what the kubelet believes prepared, and an old Prepare after the Unprepare would hold for nobody.
+An instance that stood still learns only from its sockets that a caller has gone, so it makes a round trip before it
+passes a call on: what had arrived at this instance before has been read then.
 """
 
 import asyncio
@@ -10,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from kubeletplugin.clock import Clock
-from kubeletplugin.dra.calls import STOPPING
+from kubeletplugin.dra.calls import STOPPING, Caller, current_caller
 from kubeletplugin.dra.instance import PeerError, Peers
 from kubeletplugin.dra.takeover import State, TakeOver
 from kubeletplugin.errors import NotActiveError, RecoverableError
@@ -25,6 +31,7 @@ PAUSE = 0.05
 """Seconds between two looks at the lease while a call has nobody to serve it; a take-over takes about that long."""
 
 CANT_SERVE = "the GPU agent can't serve claims now"
+NOBODY_WAITS = "the caller gave this call up before it could be served"
 
 Local = Callable[[Sequence[ClaimRef], float], Awaitable[Mapping[str, T]]]
 Relay = Callable[[str, Sequence[ClaimRef], float], Awaitable[Mapping[str, T]]]
@@ -54,13 +61,17 @@ class FreshHandler:
         self, local: Local[T], relay: Relay[T], claims: Sequence[ClaimRef], deadline: float
     ) -> Mapping[str, T] | str:
         """A text says why nobody served it."""
-        if self._takeover.state is not State.ACTIVE:
+        caller = current_caller()
+        if self._takeover.state is not State.ACTIVE and not caller.has_left:
             await asyncio.wait({self._takeover.ask()}, timeout=self._left(deadline))
         last: Exception | None = None
         while self._left(deadline) > 0:
+            if caller.has_left:
+                log.info("drop a call whose caller has gone", extra={"claims": [claim.uid for claim in claims]})
+                return NOBODY_WAITS
             here = self._takeover.active
             try:
-                return await (local(claims, deadline) if here else self._pass_on(relay, claims, deadline))
+                return await (local(claims, deadline) if here else self._pass_on(relay, claims, deadline, caller))
             except NotActiveError as error:
                 last = await self._verified(error)
             except (PeerError, RecoverableError) as error:
@@ -80,22 +91,34 @@ class FreshHandler:
             return unreadable
         return error
 
-    async def _pass_on(self, relay: Relay[T], claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, T]:
-        """Has the active instance serve the call, unless this one becomes active meanwhile."""
+    async def _pass_on(
+        self, relay: Relay[T], claims: Sequence[ClaimRef], deadline: float, caller: Caller
+    ) -> Mapping[str, T]:
+        """Has the active instance serve the call, unless this one becomes active meanwhile or the caller goes."""
         record = self._lease.read().record
         if self._lease.is_void(record) or record.socket == self._lease.socket:
             raise PeerError("no other instance is active")
-        call = asyncio.ensure_future(relay(record.socket, claims, self._left(deadline)))
+        call = asyncio.ensure_future(self._hand_over(relay, record.socket, claims, deadline, caller))
         change = asyncio.ensure_future(self._takeover.changed(self._takeover.state))
+        left = asyncio.ensure_future(caller.until_left())
         try:
-            await asyncio.wait({call, change}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({call, change, left}, return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
-                raise PeerError("the active instance changed")
+                raise PeerError("the active instance changed" if change.done() else NOBODY_WAITS)
             return call.result()
         finally:
-            call.cancel()
-            change.cancel()
-            await asyncio.gather(call, change, return_exceptions=True)
+            for task in (call, change, left):
+                task.cancel()
+            await asyncio.gather(call, change, left, return_exceptions=True)
+
+    async def _hand_over(
+        self, relay: Relay[T], socket: str, claims: Sequence[ClaimRef], deadline: float, caller: Caller
+    ) -> Mapping[str, T]:
+        if not await self._peers.responds(socket, self._left(deadline)):
+            raise PeerError(f"pass a call on to {socket}: no sign of life there")
+        if caller.has_left:
+            raise PeerError(NOBODY_WAITS)
+        return await relay(socket, claims, self._left(deadline))
 
     def _left(self, deadline: float) -> float:
         return deadline - self._clock.monotonic()
@@ -134,3 +157,5 @@ class RelayedHandler:
             change.cancel()
         if not self._takeover.active:
             raise NotActiveError("serve a relayed call: this instance isn't active")
+        if current_caller().has_left:
+            raise NotActiveError(f"serve a relayed call: {NOBODY_WAITS}")

@@ -91,6 +91,12 @@ async def crashing(node: AgentNode) -> Crashing:
     return Crashing(node)
 
 
+@pytest.fixture
+async def patient(node: AgentNode) -> Crashing:
+    """With a kubelet whose own deadline is never over here: it restarts, and so gives its calls up."""
+    return Crashing(node)
+
+
 def state_of(process: AgentProcess) -> str:
     """As it was told last. A status socket isn't asked: an instance that stands still wouldn't answer."""
     return process.output.rpartition("registered: ")[2]
@@ -118,6 +124,16 @@ async def cut_off(crashing: Crashing, name: str, point: str, work: Callable[[], 
     call = asyncio.ensure_future(work())
     await crashing.stands_still(name)
     with pytest.raises(PodError):
+        await call
+
+
+async def given_up(crashing: Crashing, name: str, point: str, work: Callable[[], Awaitable[object]]) -> None:
+    """The kubelet's call goes no further than the point; the kubelet gives it up long before its deadline."""
+    crashing.arm(name, point)
+    call = asyncio.ensure_future(work())
+    await crashing.stands_still(name)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await call
 
 
@@ -189,6 +205,40 @@ async def test_overtaken_in_an_unprepare_and_woken(node: AgentNode, crashing: Cr
     assert await node.holders("gpu-5") == ["train"]
     await insist(lambda: node.kubelet.unprepare("pod-1", [claim]))
     await crashing.everything_is_gone()
+
+
+async def test_woken_in_an_unprepare_that_was_given_up(node: AgentNode, patient: Crashing) -> None:
+    """The claim was unprepared and prepared anew elsewhere: to pass the old call on would undo that."""
+    first = await patient.serving("a")
+    claim, ids = claim_with_ids(node)
+    await node.prepare("pod-1", claim)
+    await given_up(patient, "a", "release.file-removed", lambda: node.kubelet.unprepare("pod-1", [claim]))
+    await patient.serving("b")
+    await insist(lambda: node.kubelet.unprepare("pod-1", [claim]))
+    assert await insist(lambda: node.prepare("pod-1", claim)) == ids
+    files = node.claim_files()
+    first.send(signal.SIGCONT)
+    await until_true(lambda: "standby" in state_of(first))
+    assert await first.end(signal.SIGTERM) == 0, first.output
+    assert node.claim_files() == files and len(files) == 1
+    assert await node.holders("gpu-5") == ["train"]
+    await insist(lambda: node.kubelet.unprepare("pod-1", [claim]))
+    await patient.everything_is_gone()
+
+
+async def test_woken_in_a_prepare_that_was_given_up(node: AgentNode, patient: Crashing) -> None:
+    """The claim was prepared and unprepared elsewhere: to pass the old call on would hold its GPU for nobody."""
+    first = await patient.serving("a")
+    claim, ids = claim_with_ids(node)
+    await given_up(patient, "a", "prepare.committed", lambda: node.prepare("pod-1", claim))
+    await patient.serving("b")
+    assert await insist(lambda: node.prepare("pod-1", claim)) == ids
+    await insist(lambda: node.kubelet.unprepare("pod-1", [claim]))
+    first.send(signal.SIGCONT)
+    await until_true(lambda: "standby" in state_of(first))
+    assert await first.end(signal.SIGTERM) == 0, first.output
+    assert node.claim_files() == {}
+    await patient.everything_is_gone()
 
 
 async def test_killed_while_it_writes_slices(node: AgentNode, crashing: Crashing) -> None:

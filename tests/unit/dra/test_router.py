@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from kubeletplugin.dra.calls import CallRunner
 from kubeletplugin.dra.instance import PeerError
 from kubeletplugin.dra.router import FreshHandler, RelayedHandler
 from kubeletplugin.dra.takeover import State
 from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.lease.lease import Lease
 from kubeletplugin.lease.record import LeaseRecord
-from kubeletplugin.prepare.model import ClaimRef, PrepareResult
+from kubeletplugin.prepare.model import ClaimHandler, ClaimRef, PrepareResult
 from tests.unit.dra.takeovers import Instance, Peers, World
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +51,10 @@ class Relays(Peers):
         self.ready = asyncio.Event()
         self.ready.set()
         self.failure: PeerError | None = None
+        self.alive = True
+
+    async def responds(self, socket: str, timeout: float) -> bool:
+        return self.alive
 
     async def prepare(self, socket: str, claims: Sequence[ClaimRef], timeout: float) -> dict[str, PrepareResult]:
         self.relayed.append(socket)
@@ -57,6 +62,10 @@ class Relays(Peers):
         if self.failure is not None:
             raise self.failure
         return {claim.uid: THERE for claim in claims}
+
+    async def unprepare(self, socket: str, claims: Sequence[ClaimRef], timeout: float) -> dict[str, str]:
+        self.relayed.append(socket)
+        return {claim.uid: "" for claim in claims}
 
 
 @dataclass
@@ -71,6 +80,7 @@ class Rig:
         clock = self.world.clock
         self.fresh = FreshHandler(self.handler, self.one.takeover, self.one.lease, self.peers, clock)
         self.relayed = RelayedHandler(self.handler, self.one.takeover, clock)
+        self.runner = CallRunner(clock)
 
     @property
     def deadline(self) -> float:
@@ -78,6 +88,12 @@ class Rig:
 
     def prepare(self) -> "asyncio.Task[Mapping[str, PrepareResult]]":
         return asyncio.ensure_future(self.fresh.prepare([CLAIM], self.deadline))
+
+    def called(self, handler: ClaimHandler) -> "asyncio.Task[dict[str, PrepareResult]]":
+        """By a caller who may go: cancel it."""
+        return asyncio.ensure_future(
+            self.runner.run(handler.prepare, [CLAIM], 40, lambda error: PrepareResult(error=error))
+        )
 
     async def ghost_takes_it(self) -> None:
         assert await self.ghost.acquire(self.ghost.read().record)
@@ -208,3 +224,126 @@ async def test_a_relayed_call_is_sent_back_by_one_that_isnt_active(rig: Rig) -> 
         await rig.relayed.unprepare([CLAIM], rig.deadline)
     assert rig.handler.calls == 0
     assert rig.one.state is State.STANDBY
+
+
+async def gone(call: "asyncio.Task[dict[str, PrepareResult]]") -> None:
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def overtaken_in_a_call(rig: Rig) -> "tuple[asyncio.Task[dict[str, PrepareResult]], asyncio.Event]":
+    """The call is at work here, and meets the lost lease when the event is set."""
+    await rig.one.takeover.ask()
+    begun, woken = asyncio.Event(), asyncio.Event()
+
+    async def prepare(claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, PrepareResult]:
+        rig.handler.calls += 1
+        begun.set()
+        await woken.wait()
+        raise NotActiveError("hold the lease: epoch 1 is over")
+
+    rig.handler.prepare = prepare  # type: ignore[method-assign]
+    call = rig.called(rig.fresh)
+    await begun.wait()
+    await rig.ghost_takes_it()
+    return call, woken
+
+
+async def test_a_call_whose_caller_has_gone_is_passed_on_to_nobody(rig: Rig) -> None:
+    call, woken = await overtaken_in_a_call(rig)
+    await gone(call)
+    woken.set()
+    await rig.world.clock.advance(1)
+    assert rig.one.state is State.STANDBY
+    assert rig.peers.relayed == []
+    assert await rig.runner.drain(0), "nor is it tried for ever"
+
+
+async def test_a_call_whose_caller_waits_is_passed_on(rig: Rig) -> None:
+    call, woken = await overtaken_in_a_call(rig)
+    woken.set()
+    await rig.world.clock.advance(1)
+    assert await call == {"uid-1": THERE}
+
+
+async def test_that_the_caller_has_gone_is_heard_on_the_way_to_the_active_one(rig: Rig) -> None:
+    """One that stood still reads of it together with the other one's sign of life."""
+    call, woken = await overtaken_in_a_call(rig)
+
+    async def responds(socket: str, timeout: float) -> bool:
+        call.cancel()
+        await asyncio.wait({call})
+        return True
+
+    rig.peers.responds = responds  # type: ignore[method-assign]
+    woken.set()
+    await rig.world.clock.advance(1)
+    assert call.cancelled()
+    assert rig.peers.relayed == []
+    assert await rig.runner.drain(0)
+
+
+async def test_a_call_isnt_passed_on_to_one_that_gives_no_sign_of_life(rig: Rig) -> None:
+    call, woken = await overtaken_in_a_call(rig)
+    rig.peers.alive = False
+    woken.set()
+    await rig.world.clock.advance(1)
+    assert rig.peers.relayed == []
+    rig.peers.alive = True
+    await rig.world.clock.advance(1)
+    assert await call == {"uid-1": THERE}
+
+
+async def test_a_call_whose_caller_has_gone_isnt_begun_anew_here(rig: Rig) -> None:
+    call, woken = await overtaken_in_a_call(rig)
+    await gone(call)
+    assert await rig.one.lease.acquire(rig.ghost.read().record)
+    woken.set()
+    await rig.one.takeover.ask()
+    await rig.world.clock.advance(1)
+    assert rig.handler.calls == 1
+
+
+async def test_a_relay_ends_with_its_caller(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.one.lease, "acquire", never_acquire)
+    await rig.ghost_takes_it()
+    rig.peers.ready.clear()
+    call = rig.called(rig.fresh)
+    await rig.world.clock.advance(0.1)
+    await gone(call)
+    await rig.world.clock.advance(0.1)
+    assert rig.peers.relayed == ["/dra-9.sock"]
+    assert await rig.runner.drain(0)
+
+
+async def test_a_relayed_call_whose_caller_has_gone_isnt_begun(rig: Rig) -> None:
+    rig.one.work.block = asyncio.Event()
+    attempt = rig.one.takeover.ask()
+    await rig.world.clock.settle()
+    call = rig.called(rig.relayed)
+    await rig.world.clock.settle()
+    await gone(call)
+    rig.one.work.block.set()
+    await attempt
+    await rig.world.clock.settle()
+    assert rig.handler.calls == 0
+
+
+async def test_work_that_has_begun_is_finished_for_a_caller_who_has_gone(rig: Rig) -> None:
+    await rig.one.takeover.ask()
+    begun, go_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def prepare(claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, PrepareResult]:
+        begun.set()
+        await go_on.wait()
+        done.set()
+        return {"uid-1": HERE}
+
+    rig.handler.prepare = prepare  # type: ignore[method-assign]
+    call = rig.called(rig.fresh)
+    await begun.wait()
+    await gone(call)
+    go_on.set()
+    await rig.world.clock.settle()
+    assert done.is_set()
