@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deviceclasses.names import DRIVER_NAME
 from kubeletplugin.cdi.driver import DRIVER_FILE
 from kubeletplugin.dra.sockets import registry_dir
 from kubeletplugin.ledger import files
@@ -219,8 +220,8 @@ class Rig:
 
         with contextlib.suppress(TimeoutError):
             self.until("everything in order", in_order, 20)
-        assert last == []
-        assert self.watcher.doubles == []
+        assert not last, "; ".join(last)
+        assert not self.watcher.doubles, self.watcher.doubles
         self.watcher.forget(but=self.pods()[self.subject]["metadata"]["uid"])
 
     def _ledger_faults(self, uid: str) -> list[str]:
@@ -240,7 +241,7 @@ class Rig:
         return [f"{name}: {shown.get(name, snapshot)}" for name, wrong in faults.items() if wrong]
 
     def _file_faults(self, uid: str) -> list[str]:
-        found = {path.name for path in CDI.iterdir()}
+        found = {path.name for path in CDI.iterdir() if DRIVER_NAME in path.name}
         wanted = {DRIVER_FILE, f"k8s.gpu.nvidia.com-claim_{uid}.json"}
         sockets = {path.name for path in (*PLUGIN.glob("*.sock*"), *REGISTRY.glob("*.sock*"))}
         sockets |= {path.name for path in REGISTRY.glob(".*.sock*")}

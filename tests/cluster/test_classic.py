@@ -15,10 +15,11 @@ from tests.cluster.world import World
 GPU = 5
 
 
-@pytest.fixture
-def plugin(agent: Agent) -> Iterator[str]:
-    """The UUID of the one GPU that it has."""
-    node, uuid = agent.node, agent.gpus().state().gpus[GPU].uuid
+@pytest.fixture(scope="module")
+def plugin(shared_agent: Agent) -> Iterator[str]:
+    """The UUID of the one GPU that it has. One for all cases: the node still shows the devices of one that has ended,
+    and a pod of that moment fails for good."""
+    node, uuid = shared_agent.node, shared_agent.gpus().state().gpus[GPU].uuid
     environment = {"HOME": "/root", "PATH": f"{node.layout.binaries}:{os.environ['PATH']}"}
     command = [sys.executable, "-m", "tests.cluster.harness.neighbours", "gpus"]
     node.supervisor.start("gpus", [*command, str(node.layout.admin_kubeconfig), node.name, uuid], environment)
