@@ -1,4 +1,5 @@
-"""A live copy of a collection: list once, watch from there, list again when the watch can't go on.
+"""A live copy of a collection: list once, watch from there, list again when the watch can't go on. For one object
+whose state was read just now, that may stand in for the first list.
 
 Own code, because no Python client has one that survives: the official ``watch`` repeats a 410 once with the same
 stale version and never lists again. What callers may rely on:
@@ -31,8 +32,9 @@ from kubeapi.errors import ApiError, Gone, TooManyRequests, Unreachable
 
 _log = logging.getLogger(__name__)
 
-_WATCH_SECONDS = (300, 600)
-"""How long one watch is asked for, drawn at random so that the agents of a cluster don't reconnect together."""
+_WATCH_SECONDS = (1200, 2400)
+"""How long one watch is asked for, drawn at random so that the agents of a cluster don't reconnect together. Two to
+three requests an hour: that a watch still lives is told by bookmarks, not by its end."""
 _SHORT_WATCH = 1.0
 """Seconds: a watch that ends sooner without an event counts as a failure, or a server (or proxy) that closes at once
 would be called in a loop."""
@@ -118,12 +120,14 @@ class Reflector:
         rng: random.Random | None = None,
         complaints: Complaints | None = None,
         keep: Callable[[Json], Json] = _whole,
+        start: Json | None = None,
     ) -> None:
         """``silence``: seconds without event or bookmark after which a watch is given up and resumed. Above the
         client's own limit, which usually comes first; this one also covers clients without. ``complaints`` may be
         shared by reflectors whose troubles are one to a reader. ``keep`` makes of a body what the cache holds and
         changes tell, so that memory isn't spent on what nobody reads; it must leave ``metadata`` its name, namespace,
-        uid and resourceVersion."""
+        uid and resourceVersion. ``start`` is a state, read from the server, of the one object that can be selected: the
+        first watch begins there instead of a list."""
         self._api = api
         self._resource = resource
         self._clock = clock
@@ -144,8 +148,12 @@ class Reflector:
         self._subscribers: list[Callable[[Change], None]] = []
         self._running = False
         self.synced = asyncio.Event()
-        """Set once the first list is in the cache, and for ever after."""
+        """Set once the first list, or what it started from, is in the cache, and for ever after."""
         self.stats = ReflectorStats()
+        if start is not None:
+            self._cache[_key(start)] = keep(start)
+            self._version = _meta(start, "resourceVersion")
+            self.synced.set()
 
     def get(self, name: str, namespace: str = "") -> Json | None:
         return self._cache.get((namespace, name))

@@ -16,7 +16,7 @@ from kubeletplugin import crashpoints
 from kubeletplugin.app.cdi_folder import CdiFolder
 from kubeletplugin.app.cdi_watch import SpecKeeper
 from kubeletplugin.app.claim_status import ClaimStatuses
-from kubeletplugin.app.claim_watch import ClaimWatches
+from kubeletplugin.app.claim_watch import ClaimWatches, ReadClaims
 from kubeletplugin.app.classic_watch import ClassicWatch
 from kubeletplugin.app.file_watch import FileWatch
 from kubeletplugin.app.hardware import SYS, Hardware, NvmlDevicePids
@@ -167,7 +167,8 @@ class ActiveNode:
         inventory = self._inventory(bound)
         classic = self._new_classic_watch()
         self._offered = lambda: classic.withhold(inventory())
-        self._manager = manager = self._new_manager(ledger, specs, self._offered)
+        read = ReadClaims(parts.api)
+        self._manager = manager = self._new_manager(read, ledger, specs, self._offered)
         parts.notices.take_up(await ledger.told())
         statuses = ClaimStatuses(parts.api, parts.settings.node_name, parts.clock, inventory)
 
@@ -175,7 +176,7 @@ class ActiveNode:
             manager.observe_claim(claim)
             statuses.observe(claim)
 
-        self._watches = watches = ClaimWatches(parts.api, parts.clock, observe, statuses.gone)
+        self._watches = watches = ClaimWatches(parts.api, parts.clock, observe, statuses.gone, read)
         await manager.recover()
         crashpoints.reached("takeover.recovered")
         watch = FileWatch(KubeletStateFile(parts.settings.kubelet_root_dir).path)
@@ -264,10 +265,12 @@ class ActiveNode:
             settings.kubelet_root_dir, self._processes(), parts.pods, settings.pod_uid, parts.clock, claim_pods
         )
 
-    def _new_manager(self, ledger: Ledger, specs: HostSpecs, inventory: Callable[[], Inventory]) -> ClaimManager:
+    def _new_manager(
+        self, read: ReadClaims, ledger: Ledger, specs: HostSpecs, inventory: Callable[[], Inventory]
+    ) -> ClaimManager:
         parts = self._parts
         return ClaimManager(
-            api=parts.api,
+            api=read,
             ledger=ledger,
             specs=specs,
             inventory=inventory,

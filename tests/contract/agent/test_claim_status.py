@@ -68,6 +68,15 @@ async def test_entries_of_other_drivers_stay(node: AgentNode) -> None:
     assert [(entry["driver"], entry["data"]) for entry in left] == [("nic.example.com", {"x": 1})]
 
 
+async def test_a_prepared_claim_costs_two_reads_one_watch_and_one_write(node: AgentNode) -> None:
+    node.start_agent()
+    claim = await prepared(node, "gpu-1")
+    await until_true(lambda: shown(node, claim))
+    await until_true(lambda: node.server.requests["watch", "resourceclaims"])
+    requests = {verb: count for (verb, plural), count in node.server.requests.items() if plural == "resourceclaims"}
+    assert requests == {"get": 2, "watch": 1, "apply": 1}
+
+
 async def test_a_restart_and_a_new_instance_write_nothing(node: AgentNode) -> None:
     first = node.start_agent()
     claim = await prepared(node, "gpu-1")

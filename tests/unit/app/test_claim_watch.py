@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from kubeapi.client import Json, KubeApi, Page, Resource, WatchEvent
-from kubeletplugin.app.claim_watch import ClaimWatches
+from kubeapi.client import RESOURCE_CLAIMS, Json, KubeApi, Page, Resource, WatchEvent
+from kubeapi.errors import Gone
+from kubeletplugin.app.claim_watch import REMEMBERED, ClaimWatches, ReadClaims
 from kubeletplugin.prepare.model import ClaimRef
 from tests.fakes.clock import VirtualClock
 
@@ -21,20 +22,31 @@ def claim(ref: ClaimRef, uid: str = "", **metadata: Any) -> Json:
 
 
 class Api:
-    """Lists what ``stored`` has, and passes on what is put into ``watches`` by selector."""
+    """Lists what ``stored`` has, and passes on what is put into ``watches`` by selector. ``from_versions`` are those
+    that watches were asked for from; ``too_old`` is answered 410."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Json] = {}
         self.watches: dict[tuple[str, str], asyncio.Queue[WatchEvent]] = {}
         self.opened = 0
+        self.lists = 0
+        self.from_versions: list[str] = []
+        self.too_old = ""
+
+    async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Json:
+        return self.stored[name]
 
     async def list(self, resource: Resource, *, namespace: str, field_selector: str, **rest: Any) -> Page:
+        self.lists += 1
         found = self.stored.get(field_selector.removeprefix("metadata.name="))
         return Page((found,) if found else (), "1", "")
 
     async def watch(
-        self, resource: Resource, *, namespace: str, field_selector: str, **rest: Any
+        self, resource: Resource, *, namespace: str, field_selector: str, resource_version: str, **rest: Any
     ) -> AsyncIterator[WatchEvent]:
+        self.from_versions.append(resource_version)
+        if resource_version == self.too_old:
+            raise Gone(410, "Expired", f"too old resource version: {resource_version}")
         key = (namespace, field_selector)
         queue: asyncio.Queue[WatchEvent] = asyncio.Queue()
         self.watches[key] = queue
@@ -51,7 +63,14 @@ class Node:
         self.api, self.clock = Api(), VirtualClock()
         self.observed: list[Json] = []
         self.gone: list[str] = []
-        self.watches = ClaimWatches(cast("KubeApi", self.api), self.clock, self.observed.append, self.gone.append)
+        api = cast("KubeApi", self.api)
+        self.read = ReadClaims(api)
+        self.watches = ClaimWatches(api, self.clock, self.observed.append, self.gone.append, self.read)
+
+    async def prepare(self, ref: ClaimRef, version: str) -> Json:
+        self.api.stored[ref.name] = stored = claim(ref, resourceVersion=version)
+        await self.read.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        return stored
 
     async def follow(self, *refs: ClaimRef) -> set[tuple[str, str]]:
         self.watches.follow(frozenset(refs))
@@ -97,4 +116,55 @@ async def test_another_claim_of_the_name_is_not_told_and_the_end_of_this_one_by_
     await node.send(A, "DELETED", claim(A, uid="uid-other"))
     assert node.observed == []
     assert node.gone == [A.uid]
+    await node.watches.stop()
+
+
+async def test_a_claim_that_was_just_read_is_watched_from_there_without_a_list() -> None:
+    """So what changes between the two is told by the watch."""
+    node = Node()
+    await node.prepare(A, "6")
+    state = await node.prepare(A, "7")
+    await node.follow(A)
+    assert (node.api.lists, node.api.from_versions) == (0, ["7"])
+    assert node.observed == [state]
+    joined = claim(A, resourceVersion="8")
+    await node.send(A, "MODIFIED", joined)
+    assert node.observed == [state, joined]
+    await node.send(A, "DELETED", claim(A, resourceVersion="9"))
+    assert node.gone == [A.uid]
+    await node.watches.stop()
+
+
+async def test_a_state_that_is_too_old_for_the_server_means_a_list() -> None:
+    node = Node()
+    await node.prepare(A, "7")
+    node.api.stored["a"] = newer = claim(A, resourceVersion="9")
+    node.api.too_old = "7"
+    await node.follow(A)
+    await node.clock.advance(60)
+    assert (node.api.lists, node.api.from_versions) == (1, ["7", "1"])
+    assert node.observed[-1] == newer
+    await node.watches.stop()
+
+
+async def test_a_state_lasts_until_the_claim_can_be_watched_and_no_longer() -> None:
+    """One may be read for a Prepare while the claims to be watched are already looked up."""
+    node = Node()
+    await node.prepare(B, "5")
+    await node.follow(A)
+    assert node.read.state(B.uid) is not None
+    await node.follow(A)
+    assert node.read.state(B.uid) is None
+
+
+async def test_nothing_is_remembered_of_claims_that_are_watched_nor_of_too_many() -> None:
+    node = Node()
+    await node.follow(A)
+    await node.prepare(A, "9")
+    assert node.read.state(A.uid) is None
+    refs = [ClaimRef(f"uid-{n}", "team", f"claim-{n}") for n in range(REMEMBERED + 1)]
+    for ref in refs:
+        await node.prepare(ref, "1")
+    assert node.read.state("uid-0") is None
+    assert all(node.read.state(ref.uid) for ref in refs[1:])
     await node.watches.stop()

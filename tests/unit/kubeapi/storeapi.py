@@ -23,6 +23,8 @@ class StoreApi:
         self.deaf = False
         """Watches open, and nothing comes through them."""
         self.calls: list[str] = []
+        self.seconds: list[int] = []
+        """How long each watch was asked for."""
 
     @property
     def collection(self) -> Collection:
@@ -87,6 +89,7 @@ class StoreApi:
         timeout_seconds: int = 0,
     ) -> AsyncIterator[WatchEvent]:
         self.calls.append(f"watch {resource_version}")
+        self.seconds.append(timeout_seconds)
         if self.watch_errors:
             raise self.watch_errors.pop(0)
         if int(resource_version) < self.store.compacted:

@@ -1,6 +1,7 @@
 """The reflector on a virtual clock."""
 
 import asyncio
+import functools
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -24,7 +25,8 @@ class Rig:
     ) -> None:
         self.api = StoreApi()
         self.clock = VirtualClock()
-        self.reflector = Reflector(
+        self._make = functools.partial(
+            Reflector,
             self.api,
             RESOURCE_SLICES,
             clock=self.clock,
@@ -34,6 +36,11 @@ class Rig:
             keep=keep,
         )
         self.told: list[str] = []
+        self.reflector = self._make()
+        self.reflector.subscribe(self._note)
+
+    def start_from(self, state: Json) -> None:
+        self.reflector = self._make(start=state)
         self.reflector.subscribe(self._note)
 
     def _note(self, change: Change) -> None:
@@ -266,6 +273,47 @@ async def test_watches_that_hear_bookmarks_never_list_again() -> None:
             await rig.clock.advance(30)
             rig.api.end_watches()
         assert rig.reflector.stats.lists == 1
+
+
+async def test_an_idle_watch_costs_a_few_requests_an_hour_and_agents_dont_come_together() -> None:
+    rig = Rig()
+    async with rig.running():
+        for _ in range(50):
+            rig.api.bookmark()
+            await rig.clock.settle()
+            rig.api.end_watches()
+            await rig.clock.advance(1)
+    assert len(set(rig.api.seconds)) > 40
+    assert all(3600 / seconds <= 3 for seconds in rig.api.seconds)
+
+
+async def test_the_first_list_is_spared_where_the_object_was_just_read() -> None:
+    rig = Rig()
+    rig.api.put("a", note="1")
+    start = rig.api.names()["a"]
+    rig.api.put("a", note="2")
+    rig.start_from(start)
+    assert rig.reflector.synced.is_set()
+    assert rig.news() == ["ADDED a1"]
+    async with rig.running():
+        assert rig.api.calls == [f"watch {start['metadata']['resourceVersion']}"]
+        assert rig.news() == ["MODIFIED a2"]
+        rig.api.remove("a")
+        await rig.clock.settle()
+        assert rig.news() == ["DELETED a2"]
+
+
+async def test_a_start_that_is_too_old_for_the_server_means_a_list() -> None:
+    rig = Rig()
+    rig.api.put("a", note="1")
+    start = rig.api.names()["a"]
+    rig.api.put("a", note="2")
+    rig.api.store.compact()
+    rig.start_from(start)
+    async with rig.running():
+        await rig.clock.advance(60)
+        assert [call.split()[0] for call in rig.api.calls] == ["watch", "list", "watch"]
+        assert rig.news() == ["ADDED a1", "MODIFIED a2"]
 
 
 async def test_pages_are_put_together() -> None:
