@@ -19,7 +19,7 @@ from kubeletplugin.ledger.model import ClaimRecord, HeldDevice
 from kubeletplugin.ledger.store import Ledger
 from tests.contract.prepare.node import Agent, World
 from tests.contract.prepare.virtual import InlineExecutor, LoopClock
-from tests.unit.lease.test_lease import HOST, FakeProcesses
+from tests.unit.lease.leases import HOST, FakeProcesses
 
 pytestmark = pytest.mark.anyio
 

@@ -1,90 +1,25 @@
 """The stand-in for the scheduler: tables of slices, claims and classes to the allocation that the real one wrote."""
 
-import datetime
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from allocator.firstfit import Cluster, NoFitError, allocate, explain
-from allocator.requests import AllocationError
+from allocator.firstfit import Cluster, allocate
 from deviceclasses.catalogue import device_classes
-
-NOW = datetime.datetime(2026, 12, 1, 10, 24, 22, tzinfo=datetime.UTC)
-NODE = "node-1"
-ROOT = "resource.kubernetes.io/pcieRoot"
-
-
-def gpu(index: int, root: str = "pci0000:00", **more: Any) -> dict[str, Any]:
-    attributes = {"type": {"string": "gpu"}, "index": {"int": index}, ROOT: {"string": root}}
-    memory = more.pop("memory", "80Gi")
-    return {"name": f"gpu-{index}", "attributes": attributes, "capacity": {"memory": {"value": memory}}, **more}
-
-
-def mig(name: str, parent: str) -> dict[str, Any]:
-    return {"name": name, "attributes": {"type": {"string": "mig"}, "parentUUID": {"string": parent}}}
-
-
-def resource_slice(
-    *devices: dict[str, Any],
-    name: str = "00000-a",
-    pool: str = NODE,
-    driver: str = "gpu.nvidia.com",
-    count: int = 1,
-    generation: int = 1,
-    **where: Any,
-) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name},
-        "spec": {
-            "driver": driver,
-            "pool": {"name": pool, "generation": generation, "resourceSliceCount": count},
-            **(where or {"nodeName": NODE}),
-            "devices": list(devices),
-        },
-    }
-
-
-def exactly(name: str = "gpu", device_class: str = "gpu.nvidia.com", *cel: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "exactly": _request(device_class, *cel, **more)}
-
-
-def alternative(name: str, device_class: str, *cel: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, **_request(device_class, *cel, **more)}
-
-
-def _request(device_class: str, *cel: str, **more: Any) -> dict[str, Any]:
-    selectors = {"selectors": [{"cel": {"expression": expression}} for expression in cel]} if cel else {}
-    return {"deviceClassName": device_class, **selectors, **more}
-
-
-def claim(*requests: dict[str, Any], name: str = "mine", **more: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"namespace": "default", "name": name},
-        "spec": {"devices": {"requests": list(requests), **more}},
-    }
-
-
-def holding(*devices: str, name: str = "other", admin: bool = False) -> dict[str, Any]:
-    results = [
-        {"request": "r", "driver": "gpu.nvidia.com", "pool": NODE, "device": device}
-        | ({"adminAccess": True} if admin else {})
-        for device in devices
-    ]
-    return {**claim(name=name), "status": {"allocation": {"devices": {"results": results}}}}
-
-
-def cluster(*slices: dict[str, Any], claims: Sequence[dict[str, Any]] = ()) -> Cluster:
-    return Cluster(slices or (resource_slice(*(gpu(i) for i in range(4))),), device_classes(), claims)
-
-
-def run(world: Cluster, *claims: dict[str, Any]) -> list[str]:
-    """``request=device`` of every result."""
-    return [
-        f"{result['request']}={result['device']}"
-        for allocation in allocate(claims, world, NODE, NOW)
-        for result in allocation["devices"]["results"]
-    ]
+from tests.unit.allocator.worlds import (
+    NODE,
+    NOW,
+    ROOT,
+    alternative,
+    claim,
+    cluster,
+    exactly,
+    gpu,
+    holding,
+    mig,
+    resource_slice,
+    run,
+)
 
 
 def test_the_object_is_what_the_real_scheduler_wrote() -> None:
@@ -304,151 +239,6 @@ def test_allocated(world: Cluster, claims: list[dict[str, Any]], expected: list[
     assert run(world, *claims) == expected
 
 
-@pytest.mark.parametrize(
-    ("world", "wanted", "reason"),
-    [
-        pytest.param(
-            cluster(claims=[holding("gpu-0", "gpu-1", "gpu-2")]),
-            claim(exactly(count=2)),
-            "claim default/mine, request gpu wants 2: 1 of 4 devices usable (3: in use by claim default/other)",
-            id="held",
-        ),
-        pytest.param(
-            cluster(claims=[holding("gpu-1")]),
-            claim(exactly(allocationMode="All")),
-            "wants all: 3 of 4 devices usable (1: in use",
-            id="all needs every one",
-        ),
-        pytest.param(
-            cluster(),
-            claim(exactly("gpu", "gpu.nvidia.com", "device.attributes['gpu.nvidia.com'].index == 9")),
-            "0 of 4 devices usable (4: request gpu, selector 0 is false: device.attributes",
-            id="selector",
-        ),
-        pytest.param(
-            cluster(),
-            claim(exactly("m", "mig.nvidia.com")),
-            "(4: class mig.nvidia.com, selector 0 is false",
-            id="class",
-        ),
-        pytest.param(
-            cluster(resource_slice(gpu(0, "x"), gpu(1, "y"))),
-            claim(exactly(count=2), constraints=[{"matchAttribute": ROOT}]),
-            "2 of 2 devices usable but not together",
-            id="constraint",
-        ),
-        pytest.param(
-            cluster(),
-            claim(exactly(), constraints=[{"matchAttribute": "gpu.nvidia.com/nothing"}]),
-            "usable but not together",
-            id="constraint on an attribute that no device has",
-        ),
-        pytest.param(
-            cluster(resource_slice(gpu(0), count=3)),
-            claim(exactly()),
-            "is incomplete: 1 of 3 slices of generation 1",
-            id="pool",
-        ),
-        pytest.param(
-            cluster(resource_slice(gpu(0), gpu(1, taints=[{"key": "k", "effect": "NoSchedule"}]))),
-            claim(exactly(allocationMode="All")),
-            "(1: taint k:NoSchedule is not tolerated)",
-            id="a tainted device is one of all",
-        ),
-        pytest.param(
-            cluster(resource_slice(gpu(0, consumesCounters=[{"counterSet": "x"}]))),
-            claim(exactly()),
-            "shared counters",
-            id="counters",
-        ),
-        pytest.param(
-            cluster(), claim(exactly("m", "mig.nvidia.com", allocationMode="All")), "wants all: 0", id="all of none"
-        ),
-        pytest.param(
-            cluster(resource_slice(nodeName="node-2")), claim(exactly()), "0 of 0 devices usable", id="nothing here"
-        ),
-        pytest.param(
-            cluster(resource_slice(*(gpu(i) for i in range(33)))),
-            claim(exactly(allocationMode="All")),
-            "33 of 33",
-            id="too many",
-        ),
-    ],
-)
-def test_no_fit(world: Cluster, wanted: dict[str, Any], reason: str) -> None:
-    with pytest.raises(NoFitError) as raised:
-        run(world, wanted)
-    assert reason in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("world", "wanted", "error"),
-    [
-        pytest.param(
-            cluster(),
-            claim(exactly("g", "gpu.nvidia")),
-            "no DeviceClass 'gpu.nvidia', known are gpu.nvidia.com",
-            id="class",
-        ),
-        pytest.param(
-            cluster(resource_slice({"name": "gpu-x"}, gpu(1))),
-            claim(exactly()),
-            "class gpu.nvidia.com, selector 0: evaluate CEL on device gpu-x: no such key: type",
-            id="a CEL error is no mismatch",
-        ),
-        pytest.param(
-            cluster(), claim(exactly("g", "gpu.nvidia.com", "?!")), "request g, selector 0: compile CEL", id="syntax"
-        ),
-        pytest.param(
-            cluster(),
-            claim({"name": "g", "deviceClassName": "x"}),
-            "must have exactly or firstAvailable",
-            id="old shape",
-        ),
-        pytest.param(cluster(), claim({"name": "g", "exactly": {}}), "deviceClassName is missing", id="no class"),
-        pytest.param(cluster(), claim(exactly(allocationMode="Some")), "unknown allocationMode", id="mode"),
-        pytest.param(cluster(), claim(exactly(capacity={"requests": {"memory": "1Gi"}})), "not simulated", id="shares"),
-        pytest.param(
-            cluster(),
-            claim(exactly(), constraints=[{"distinctAttribute": ROOT}]),
-            "only matchAttribute",
-            id="constraint",
-        ),
-        pytest.param(
-            cluster(resource_slice(gpu(0), count=3)),
-            claim(exactly(allocationMode="All")),
-            "asks for all devices, but pool node-1 of gpu.nvidia.com is incomplete",
-            id="all of an incomplete pool",
-        ),
-        pytest.param(
-            cluster(resource_slice(gpu(0, "x"), gpu(1, "y"))),
-            claim(exactly(allocationMode="All"), constraints=[{"matchAttribute": ROOT}]),
-            "asks for all devices, but gpu-1 doesn't satisfy a constraint",
-            id="all against a constraint",
-        ),
-        pytest.param(
-            cluster(resource_slice(gpu(0), {"name": "gpu-x"})),
-            claim(
-                {
-                    "name": "r",
-                    "firstAvailable": [
-                        alternative("a", "gpu.nvidia.com"),
-                        alternative("b", "gpu.nvidia.com", allocationMode="All"),
-                    ],
-                }
-            ),
-            "no such key: type",
-            id="all is settled before the search",
-        ),
-    ],
-)
-def test_no_node_can_serve_it(world: Cluster, wanted: dict[str, Any], error: str) -> None:
-    with pytest.raises(AllocationError) as raised:
-        run(world, wanted)
-    assert not isinstance(raised.value, NoFitError)
-    assert error in str(raised.value)
-
-
 def test_configs_of_classes_and_claims() -> None:
     opaque = {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}
     classes = device_classes()
@@ -489,13 +279,3 @@ def test_admin_access_and_tolerations_are_in_the_result() -> None:
     (result,) = allocation["devices"]["results"]
     assert result["adminAccess"] is True
     assert result["tolerations"] == [toleration]
-
-
-def test_explain_says_it_per_device_and_survives_errors() -> None:
-    world = cluster(resource_slice(gpu(0), gpu(1), mig("m0", "A"), {"name": "gpu-x"}), claims=[holding("gpu-1")])
-    reports = {report.device: report for report in explain([claim(exactly())], world, NODE)}
-    assert reports["gpu-0"].usable
-    assert reports["gpu-1"].text == "in use by claim default/other"
-    assert reports["m0"].text.startswith("class gpu.nvidia.com, selector 0 is false")
-    assert "no such key: type" in reports["gpu-x"].text
-    assert [report.usable for report in reports.values()] == [True, False, False, False]
