@@ -31,7 +31,7 @@ POINTS: Mapping[str, str] = {
     "ledger.uncommitted": "a transaction is done but for its commit; ledger and lease are locked",
     # Sweeps, and what the kubelet believes
     "sweep.judged": "a check has found a hold to be over; nothing of it is undone",
-    "sweep.restoring": "a prepared claim's CDI file was found missing; it isn't written yet",
+    "mend.begun": "a prepared claim's CDI file was found missing, or touched by others; it isn't written yet",
     "adopt.seen": "what others prepared, or use, is known; the ledger doesn't have it",
     "adopt.committed": "what others prepared is in the ledger; nothing else is recovered",
     "heal.begun": "a claim without a row, which the kubelet believes prepared, is to be prepared; nothing is begun",

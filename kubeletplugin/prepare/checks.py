@@ -88,24 +88,18 @@ class Checks:
         Returns how many weren't as they should be. A claim that is being worked on is left to that, which may have
         removed the file itself."""
         node = self._node
+        recorded = {record.uid: record for record in await node.ledger.claims()}
         if uids is None:
-            files = await node.offload(node.specs.claim_uids)
-            uids = {record.uid for record in await node.ledger.claims()} - files
+            uids = recorded.keys() - await node.offload(node.specs.claim_uids)
         mended = 0
-        for uid in uids:
-            if self._turns.busy(uid):
-                continue
-            async with self._turns.turn(uid):
-                record = await node.ledger.claim(uid)
-                if record is None:
-                    continue
-                what = f"restore the CDI file of claim {record.namespace}/{record.name}"
-                try:
-                    mended += await to_the_end(self._write_file(record, await node.kubelet_claims(uid)))
-                except (ClaimError, RecoverableError) as error:
-                    self._troubles.failed(what, error)
-                else:
-                    self._troubles.over(what)
+        for uid in recorded.keys() & uids:
+            what = f"restore the CDI file of claim {recorded[uid].namespace}/{recorded[uid].name}"
+            try:
+                mended += await self._restore_file(uid)
+            except (ClaimError, RecoverableError) as error:
+                self._troubles.failed(what, error)
+            else:
+                self._troubles.over(what)
         return mended
 
     async def remove_stray_files(self, kubelet: KubeletClaims) -> None:
@@ -161,15 +155,17 @@ class Checks:
             return None
         return claim if claim["metadata"]["uid"] == ref.uid else None
 
-    async def _restore_file(self, uid: str) -> None:
+    async def _restore_file(self, uid: str) -> bool:
+        """True when it wasn't as it should be."""
         if self._turns.busy(uid):
-            return
+            return False
         async with self._turns.turn(uid):
             record = await self._node.ledger.claim(uid)
-            if record is not None:
-                crashpoints.reached("sweep.restoring")
-                # A thread that writes outlives a cancelled task; the next holder of the lease must not meet it.
-                await to_the_end(self._write_file(record, await self._node.kubelet_claims(uid)))
+            if record is None:
+                return False
+            crashpoints.reached("mend.begun")
+            # A thread that writes outlives a cancelled task; the next holder of the lease must not meet it.
+            return await to_the_end(self._write_file(record, await self._node.kubelet_claims(uid)))
 
     async def _write_file(self, record: ClaimRecord, kubelet: KubeletClaims) -> bool:
         """True when the file was made or changed."""

@@ -278,7 +278,7 @@ SCENARIOS = (
     Scenario(unprepare, ("release.begun", "release.file-removed", "release.looked", "release.committed")),
     Scenario(drain, ("drain.over", "drain.ended"), WITHOUT_A_POD),
     Scenario(sweep, ("sweep.judged",), WITHOUT_A_POD),
-    Scenario(restore, ("sweep.restoring",)),
+    Scenario(restore, ("mend.begun",)),
     Scenario(lost_ledger, ("adopt.seen", "adopt.committed", "heal.begun")),
     Scenario(broken_ledger, ("takeover.set-aside",)),
     Scenario(stray_file, ("takeover.stray",)),

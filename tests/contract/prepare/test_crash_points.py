@@ -114,6 +114,10 @@ async def sweep(world: World, agent: Agent) -> None:
     await agent.manager.sweep()
 
 
+async def mend(world: World, agent: Agent) -> None:
+    await agent.manager.mend_files(None)
+
+
 async def end_processes(world: World, agent: Agent) -> None:
     world.processes.clear()
 
@@ -128,7 +132,8 @@ SCENARIOS = {
     "unprepare": Scenario(ended, RELEASE, unprepare),
     "drain": Scenario(draining, ("drain.over", "ledger.uncommitted", "drain.ended"), end_processes),
     "sweep": Scenario(forgotten, ("sweep.judged", *RELEASE), sweep),
-    "restore": Scenario(without_its_file, ("sweep.restoring",), sweep, gpu="gpu-0"),
+    "restore": Scenario(without_its_file, ("mend.begun",), sweep, gpu="gpu-0"),
+    "mend": Scenario(without_its_file, ("mend.begun",), mend, gpu="gpu-0"),
     "lost ledger": Scenario(
         without_its_ledger,
         ("adopt.seen", "adopt.committed", "heal.begun", *COMMIT[1:]),
@@ -241,4 +246,4 @@ def test_every_point_of_the_core_is_cut_at() -> None:
     assert {point for _, point in CASES} >= core
 
 
-_CORE = ("prepare", "release", "drain", "sweep", "adopt", "heal", "ledger")
+_CORE = ("prepare", "release", "drain", "sweep", "adopt", "heal", "ledger", "mend")
