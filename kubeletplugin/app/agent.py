@@ -23,7 +23,7 @@ from kubeapi.events import EventRecorder
 from kubeapi.rest import connect
 from kubeletplugin import crashpoints
 from kubeletplugin.app import control, release
-from kubeletplugin.app.active import LEDGER_FILE, ActiveNode, Parts
+from kubeletplugin.app.active import LEDGER_FILE, ActiveNode
 from kubeletplugin.app.hardware import Hardware, check_machine, open_hardware
 from kubeletplugin.app.health_source import LookReports
 from kubeletplugin.app.http import HttpEnd
@@ -34,6 +34,7 @@ from kubeletplugin.app.metrics.nvml import counted
 from kubeletplugin.app.metrics.scrape import Scraper
 from kubeletplugin.app.metrics.view import AgentView
 from kubeletplugin.app.notices import NodeNotices
+from kubeletplugin.app.parts import Parts
 from kubeletplugin.app.pods import NodePods
 from kubeletplugin.app.settings import Settings
 from kubeletplugin.cdi.hostnodes import find_dev_root

@@ -1,7 +1,5 @@
 """Ending a holder of the lease's lock who stands still."""
 
-
-
 import fcntl
 import os
 from pathlib import Path

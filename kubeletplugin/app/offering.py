@@ -1,0 +1,73 @@
+"""What the node offers to the scheduler: what was found, less what has a problem, less what other plugins gave out."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from kubeletplugin.app.classic_watch import ClassicWatch
+from kubeletplugin.app.parts import Parts
+from kubeletplugin.errors import RecoverableError
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.ledger.store import Ledger
+from kubeletplugin.prepare.bells import wait_for_any
+from kubeletplugin.prepare.manager import ClaimManager
+
+log = logging.getLogger(__name__)
+
+FIRST_LOOK_SECONDS = 5.0
+"""How long publishing waits for a first look at other plugins' devices; without one it goes on with what is known."""
+
+
+class Offering:
+    def __init__(
+        self,
+        parts: Parts,
+        ledger: Ledger,
+        manager: ClaimManager,
+        classic: ClassicWatch,
+        on_offer: Callable[[], None],
+    ) -> None:
+        """``on_offer`` is called when devices may have become free to prepare."""
+        self._parts = parts
+        self._ledger = ledger
+        self._manager = manager
+        self._classic = classic
+        self._on_offer = on_offer
+
+    async def publish(self, bound: asyncio.Task[None]) -> None:
+        """The inventory at every change, from the first look under bound names on."""
+        parts = self._parts
+        await asyncio.wait([bound])
+        looked = asyncio.ensure_future(self._classic.looked.wait())
+        await wait_for_any(parts.clock, looked, FIRST_LOOK_SECONDS, cancel=True)
+        async for inventory in parts.inventory.changes():
+            parts.notices.inventory_changed(inventory)
+            self._offer(inventory)
+            await self._note_told()
+
+    async def follow_classic(self, inventory: Callable[[], Inventory]) -> None:
+        """The same at every change of what other plugins gave out."""
+        while True:
+            await self._classic.changed.wait()
+            self._classic.changed.clear()
+            looked = inventory()
+            if looked.driver_version:
+                self._offer(looked)
+                await self._note_told()
+
+    async def _note_told(self) -> None:
+        try:
+            await self._ledger.set_told(self._parts.notices.told)
+        except RecoverableError as error:
+            log.warning("note what was told of devices: %s", error)
+
+    def _offer(self, looked: Inventory) -> None:
+        """A device with a problem is kept for who has it, and offered to nobody."""
+        if self._classic.looked.is_set():
+            self._parts.notices.classic_changed(self._classic.taken(looked))
+        inventory = self._classic.withhold(looked)
+        offered = tuple(device for device in inventory.devices if not device.problem)
+        self._parts.slices.set_devices(replace(inventory, devices=offered))
+        self._manager.inventory_changed()
+        self._on_offer()
