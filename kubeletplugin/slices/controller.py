@@ -20,28 +20,24 @@ import contextlib
 import logging
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from kubeapi.backoff import Backoff
 from kubeapi.client import NODES, RESOURCE_SLICES, KubeApi
-from kubeapi.complaints import Complaints
 from kubeapi.errors import ApiError, Invalid
 from kubeapi.reflector import Change, Reflector
 from kubeletplugin.clock import Clock
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.slices.compare import DroppedField, DroppedFieldsError, dropped_fields
 from kubeletplugin.slices.exclusions import Exclusions
-from kubeletplugin.slices.pace import CHANGES_REFILL_SECONDS, DELETIONS_REFILL_SECONDS, RepairPace
+from kubeletplugin.slices.pace import RepairPace
 from kubeletplugin.slices.pool import Pool, PoolContent, Publisher, cut_pool, device_json, new_slice
+from kubeletplugin.slices.schedule import PoolState, Schedule
 from kubeletplugin.slices.store import SliceStore
 from kubeletplugin.slices.sync import Plan, PoolSync, SliceGone, SliceRefused, WriteVerb
 from kubeletplugin.slices.validate import Checked, Problem, check_devices
 
 _log = logging.getLogger(__name__)
 
-GUARD_SECONDS = 0.02
-"""Least time between two looks at a pool, so that the slices of one wipe are repaired together."""
 REFUSED_SECONDS = 300.0
 """How long a refused pool or device isn't tried again: only another server or policy would take it."""
 NODE_UID_SECONDS = 60.0
@@ -67,28 +63,6 @@ class SliceObserver(Protocol):
         """Whether the server holds exactly what is wanted."""
 
 
-@dataclass(slots=True)
-class _PoolState:
-    """``due`` is a Clock.monotonic(), None while there is nothing to do. ``asked``: something changed since the last
-    attempt. ``failing``: that attempt failed. ``undo``: the paces of what others did since. Deletions have a pace of
-    their own: nobody's changes delay what a wipe needs."""
-
-    backoff: Backoff
-    complaints: Complaints
-    due: float | None = None
-    last_attempt: float = float("-inf")
-    asked: bool = False
-    failing: bool = False
-    refused_until: float = 0.0
-    deletions: RepairPace = field(default_factory=lambda: RepairPace(DELETIONS_REFILL_SECONDS))
-    changes: RepairPace = field(default_factory=lambda: RepairPace(CHANGES_REFILL_SECONDS))
-    undo: list[RepairPace] = field(default_factory=list)
-
-    def forget_failure(self) -> None:
-        self.failing = False
-        self.backoff.reset()
-
-
 class SliceController:
     """One per agent. Not thread-safe: everything happens on one event loop."""
 
@@ -112,9 +86,8 @@ class SliceController:
         self._exclusions = Exclusions()
         self._wanted: Mapping[str, PoolContent] | None = None
         self._problems: dict[str, frozenset[Problem]] = {}
-        self._states: dict[str, _PoolState] = {}
+        self._schedule = Schedule(clock, self._rng, _log)
         self._accepted = False
-        self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -136,12 +109,12 @@ class SliceController:
         for name in self._all_pools():
             if before is None or before.get(name) != pools.get(name):
                 self._exclusions.forget_refused(name)
-                self._state(name).forget_failure()
+                self._schedule.state(name).forget_failure()
                 self._set_accepted(False)
-                self._look(name)
+                self._schedule.look(name)
 
     def _all_pools(self) -> frozenset[str]:
-        return self._store.pools() | (self._wanted or {}).keys() | self._states.keys()
+        return self._store.pools() | (self._wanted or {}).keys() | self._schedule.pools()
 
     async def dry_run(self, inventory: Inventory) -> tuple[Problem, ...]:
         """Asks the server about each slice without writing any; what wouldn't be published.
@@ -180,7 +153,7 @@ class SliceController:
             raise RuntimeError("slice controller runs already")
         self._store = SliceStore(self._clock)
         self._sync = PoolSync(self._api, self._store, self._observer.slice_written)
-        self._states.clear()
+        self._schedule.clear()
         reflector = self._new_reflector()
         self._tasks = [
             asyncio.create_task(reflector.run(), name="slices: watch"),
@@ -206,78 +179,35 @@ class SliceController:
     async def _run(self, synced: asyncio.Event) -> None:
         await synced.wait()
         for name in self._all_pools():
-            self._look(name)
+            self._schedule.look(name)
         while True:
             due = self._due_pools()
             for name in due:
                 await self._attempt(name)
             if not due:
-                settled = not any(state.failing or state.asked for state in self._states.values())
-                self._set_accepted(settled and self._wanted is not None)
-                await self._sleep_until_due()
+                self._set_accepted(self._schedule.settled and self._wanted is not None)
+                if self._wanted is None:
+                    await self._schedule.until_woken()
+                else:
+                    await self._schedule.until_due(self._store.next_expiry())
 
     def _due_pools(self) -> list[str]:
         if self._wanted is None:
             return []
         for name in self._store.expire():
-            self._look(name)
-        now = self._clock.monotonic()
-        return [name for name, state in self._states.items() if state.due is not None and state.due <= now]
-
-    async def _sleep_until_due(self) -> None:
-        times = [state.due for state in self._states.values() if state.due is not None]
-        expiry = self._store.next_expiry()
-        if expiry is not None:
-            times.append(expiry)
-        waiters = [asyncio.create_task(self._wait_for_wake())]
-        if times and self._wanted is not None:
-            waiters.append(asyncio.create_task(self._clock.sleep(min(times) - self._clock.monotonic())))
-        try:
-            await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiter in waiters:
-                waiter.cancel()
-            await asyncio.gather(*waiters, return_exceptions=True)
-        self._wake.clear()
-
-    async def _wait_for_wake(self) -> None:
-        await self._wake.wait()
-
-    # --- when to look ---
+            self._schedule.look(name)
+        return self._schedule.due()
 
     def _told(self, change: Change) -> None:
         pool = self._store.told(change)
-        if pool is None:
-            return
-        # A change by others doesn't shorten a back-off, unless they took a slice away: that is repaired at once.
-        state, deleted = self._state(pool), change.type == "DELETED"
-        if state.failing and not deleted:
-            return
-        pace = state.deletions if deleted else state.changes
-        if pace not in state.undo:
-            state.undo.append(pace)
-        self._look(pool, pace.earliest(self._clock.monotonic()))
-
-    def _look(self, pool: str, not_before: float = 0.0) -> None:
-        state = self._state(pool)
-        due = max(self._clock.monotonic(), state.last_attempt + GUARD_SECONDS, not_before)
-        state.due = due if state.due is None else min(state.due, due)
-        state.asked = True
-        self._wake.set()
-
-    def _state(self, pool: str) -> _PoolState:
-        if pool not in self._states:
-            self._states[pool] = _PoolState(Backoff(rng=self._rng), Complaints(_log, f"pool {pool}: write slices"))
-        return self._states[pool]
+        if pool is not None:
+            self._schedule.changed_by_others(pool, deleted=change.type == "DELETED")
 
     # --- one look ---
 
     async def _attempt(self, name: str) -> None:
-        state = self._state(name)
-        state.due = None
-        state.asked = False
-        state.last_attempt = self._clock.monotonic()
-        undo, state.undo = state.undo, []
+        state = self._schedule.state(name)
+        undo = state.begin(self._clock.monotonic())
         if self._exclusions.has_refused(name) and state.last_attempt >= state.refused_until:
             self._exclusions.forget_refused(name)
         try:
@@ -294,7 +224,7 @@ class SliceController:
             if self._exclusions.has_refused(name):
                 state.due = state.refused_until
 
-    def _failed(self, name: str, state: _PoolState, error: Exception, retry_in: float) -> None:
+    def _failed(self, name: str, state: PoolState, error: Exception, retry_in: float) -> None:
         state.failing = True
         state.due = self._clock.monotonic() + retry_in
         state.complaints.failed(error, retry_in)
@@ -315,7 +245,7 @@ class SliceController:
                 self._publisher.driver,
             )
 
-    async def _bring_about(self, name: str, state: _PoolState, undo: list[RepairPace]) -> None:
+    async def _bring_about(self, name: str, state: PoolState, undo: list[RepairPace]) -> None:
         """Every round but the last learns of something more that is gone or has to be left out."""
         content = (self._wanted or {}).get(name)
         if content is None:
@@ -339,7 +269,7 @@ class SliceController:
         # Not before: what is tried again, and refused again, is no news.
         self._problems[name] = frozenset(problems)
 
-    async def _write(self, name: str, pool: Pool, plan: Plan, state: _PoolState) -> bool:
+    async def _write(self, name: str, pool: Pool, plan: Plan, state: PoolState) -> bool:
         """Whether something was learnt that makes another plan necessary."""
         dropped: list[DroppedField] = []
         try:

@@ -6,8 +6,8 @@ import pytest
 
 from kubeapi.client import Json
 from kubeapi.errors import TooManyRequests, Unreachable
-from kubeletplugin.slices.controller import GUARD_SECONDS
 from kubeletplugin.slices.pace import BURST, CHANGES_REFILL_SECONDS, DELETIONS_REFILL_SECONDS
+from kubeletplugin.slices.schedule import GUARD_SECONDS
 from tests.unit.slices.samples import NODE, plain
 from tests.unit.slices.worlds import World, refuse, world
 
