@@ -1,7 +1,7 @@
-"""When which pool is looked at: at once when something has changed, again after an error, later where others keep at it.
+"""When which pool is looked at: at once where something has changed, later after an error or where others keep at it.
 
-What others do to a pool's slices is repaired at a pace (see pace). Nobody's change shortens a back-off, unless it takes a
-slice away: that is repaired at once.
+What others do to a pool's slices is repaired at a pace (see pace). Nobody's change shortens a back-off, unless it takes
+a slice away: that is repaired at once.
 """
 
 import asyncio
