@@ -19,8 +19,6 @@ from tests.cluster.objects import Json, claim, pod, template
 from tests.cluster.test_faults import for_gpu
 from tests.cluster.world import World
 
-pytestmark = pytest.mark.soak
-
 
 def move(world: World, name: str, device: str) -> None:
     """Deallocates the claim and allocates it the device, under the same UID, as nobody but an administrator does; then
@@ -71,7 +69,7 @@ def test_3_and_11_a_claim_moves_while_its_pod_runs_and_the_kubelet_restarts(agen
     assert world.gpu_nodes("first") == {old}
 
     world.create(template("gpu-0", for_gpu(world, "gpu-0")), pod("other", template_name="gpu-0"))
-    world.kubectl.wait("the old GPU's next pod waits", lambda: '"other"' in agent.status(), seconds=20)
+    world.kubectl.wait("the old GPU's next pod waits", lambda: '"other-gpu-' in agent.status(), seconds=20)
     time.sleep(2)
     assert world.pending("other")
     world.delete("pod/first")
