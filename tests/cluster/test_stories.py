@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from tests.cluster.harness.agent import Agent
 from tests.cluster.objects import Json, claim, pod, template
 from tests.cluster.test_faults import for_gpu
