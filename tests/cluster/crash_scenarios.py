@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kubeletplugin.nvml.simulated import SimulatedNode
 from tests.cluster.cgroups import processes_of
 from tests.cluster.crashes import CDI, LEDGER, STATE, Rig
 from tests.cluster.objects import claim, claim_spec, pod, request, template
@@ -102,6 +103,13 @@ def unprepare(rig: Rig, point: str) -> None:
 
 def drain(rig: Rig, point: str) -> None:
     """NVML shows another pod's process on a GPU, until it doesn't."""
+    gpus = occupy(rig)
+    rig.stop_at(point, lambda: gpus.set_processes(0, []))
+    rig.delete("monitor")
+
+
+def occupy(rig: Rig) -> SimulatedNode:
+    """The subject has gone, and a pod ``monitor`` is on one of its GPUs."""
     rig.world.create(_monitor())
     rig.wait_running("monitor")
     gpus = rig.agent.gpus()
@@ -109,8 +117,7 @@ def drain(rig: Rig, point: str) -> None:
     rig.delete(rig.subject)
     rig.wait_gone(rig.subject)
     rig.subject = ""
-    rig.stop_at(point, lambda: gpus.set_processes(0, []))
-    rig.delete("monitor")
+    return gpus
 
 
 def _monitor() -> dict[str, object]:
@@ -143,26 +150,30 @@ def lost_ledger(rig: Rig, point: str) -> None:
     rig.agent.kill()
     for path in LEDGER.parent.glob(f"{LEDGER.name}*"):
         path.unlink()
-    rig.stop_at(point, lambda: rig.agent.start(ready=False, same_pod=True))
+    rig.stop_at(point, rig.start)
 
 
 def broken_ledger(rig: Rig, point: str) -> None:
     rig.agent.kill()
+    break_ledger()
+    rig.stop_at(point, rig.start)
+
+
+def break_ledger() -> None:
     for path in LEDGER.parent.glob(f"{LEDGER.name}-*"):
         path.unlink()
     LEDGER.write_bytes(b"not a database" * 500)
-    rig.stop_at(point, lambda: rig.agent.start(ready=False, same_pod=True))
 
 
 def stray_file(rig: Rig, point: str) -> None:
     rig.agent.kill()
     STRANGER.write_text("{}")
-    rig.stop_at(point, lambda: rig.agent.start(ready=False, same_pod=True))
+    rig.stop_at(point, rig.start)
 
 
 def start(rig: Rig, point: str) -> None:
     rig.agent.kill()
-    rig.stop_at(point, lambda: rig.agent.start(ready=False, same_pod=True))
+    rig.stop_at(point, rig.start)
 
 
 def wiped(rig: Rig, point: str) -> None:
@@ -319,10 +330,6 @@ MORE = (
 Case = tuple[Callable[[Rig, str], None], str, str]
 
 
-def each_point_once() -> list[Case]:
-    return [(scenario.act, point, "killed") for scenario in SCENARIOS for point in scenario.points]
-
-
 def matrix() -> list[Case]:
     scenarios = (*SCENARIOS, *MORE)
     return [(it.act, point, deed) for it in scenarios for point in it.points for deed in it.deeds]
@@ -335,10 +342,19 @@ def name_of(case: Case) -> str:
 
 def play(rig: Rig, case: Case) -> None:
     act, point, deed = case
-    rig.calm()
-    try:
+
+    def do() -> None:
         act(rig, point)
         DEEDS[deed](rig)
+
+    played(rig, do)
+
+
+def played(rig: Rig, do: Callable[[], None]) -> None:
+    """Raises when it doesn't find back from what ``do`` does."""
+    rig.calm()
+    try:
+        do()
         rig.settle()
         rig.played += 1
     except BaseException:

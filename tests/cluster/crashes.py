@@ -47,7 +47,8 @@ SECONDS = 60.0
 class Rig:
     """``agent`` is the one that serves, and is cut off; ``spare`` the other instance. ``subject`` is the pod that has
     the GPUs, or should get them; empty when none should. ``second`` should run beside it, ``leaving`` should go.
-    ``lingers``: the kubelet would list a claim for up to a minute for a pod that it never sees again."""
+    ``lingers``: the kubelet would list a claim for up to a minute for a pod that it never sees again. ``cuts``
+    are the points at which this case has cut the agent off."""
 
     node: RealNode
     world: World
@@ -61,6 +62,7 @@ class Rig:
     lingers: bool = False
     number: int = 0
     played: int = 0
+    cuts: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
 
     # --- pods ---
@@ -140,7 +142,12 @@ class Rig:
         """Does ``work``, in which the agent gets to ``point``, and returns when it stands still there."""
         self.agent.arm(point)
         work()
-        until(f"the agent at {point}", 30, self.agent.stands_still, 0.02)
+        self.until(f"the agent at {point}", self.agent.stands_still, 30)
+        self.cuts.append(point)
+
+    def start(self) -> None:
+        """The agent that was cut off, which isn't waited for."""
+        self.agent.start(ready=False, same_pod=True)
 
     def restart(self, *, ready: bool = True) -> None:
         self.agent.kill()
@@ -270,14 +277,14 @@ class Rig:
             self.leaving = ""
         self.wait_running(*filter(None, (self.subject, self.second)))
         if self.second:
-            self._judge_second()
+            self.judge_second()
         if self.second or not self.subject or self.sources[self.subject] != ALL:
             if self.lingers:
                 self.lose_list()
             self.renew()
         self.judge()
 
-    def _judge_second(self) -> None:
+    def judge_second(self) -> None:
         """Of one claim they see the same GPU, else each another."""
         first, second = self.seen_by(self.subject), self.seen_by(self.second)
         same = self.sources[self.subject] == self.sources[self.second]
@@ -285,6 +292,7 @@ class Rig:
 
     def calm(self) -> None:
         """Whatever the last case left: one agent that serves, one subject that runs."""
+        self.cuts.clear()
         self.agent.disarm()
         self.spare.kill()
         self.node.start_kubelet()
