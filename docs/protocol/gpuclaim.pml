@@ -20,7 +20,7 @@
 #define R_DRAIN 1   /* prepare.preparer.Preparer._prepare, by way of Releaser.end */
 #endif
 #ifndef R_WATCH
-#define R_WATCH 1   /* prepare.sightings.Sightings, app.claim_watch, app.file_watch */
+#define R_WATCH 1   /* prepare.sightings.Sightings, prepare.pod_notes.PodNotes, app.claim_watch, app.file_watch */
 #endif
 #ifndef R_ROW1
 #define R_ROW1 1    /* prepare.preparer.Preparer._commit */

@@ -20,6 +20,7 @@ from kubeletplugin.prepare import record as records
 from kubeletplugin.prepare.effort import to_the_end
 from kubeletplugin.prepare.kubelet_state import KubeletClaims
 from kubeletplugin.prepare.model import ClaimRef
+from kubeletplugin.prepare.pod_notes import PodNotes
 from kubeletplugin.prepare.ports import Node
 from kubeletplugin.prepare.release import Releaser
 from kubeletplugin.prepare.sightings import Sightings
@@ -40,11 +41,14 @@ class Standing(enum.Enum):
 
 
 class Checks:
-    def __init__(self, node: Node, turns: ClaimTurns, sightings: Sightings, releaser: Releaser) -> None:
+    def __init__(
+        self, node: Node, turns: ClaimTurns, sightings: Sightings, releaser: Releaser, pod_notes: PodNotes
+    ) -> None:
         self._node = node
         self._turns = turns
         self._sightings = sightings
         self._releaser = releaser
+        self._pod_notes = pod_notes
         self._troubles = Troubles(log)
 
     async def standing(self, hold: Hold) -> Standing:
@@ -75,6 +79,8 @@ class Checks:
                     await self._end_if_over(ClaimRef(record.uid, record.namespace, record.name))
                 elif record.uid not in files:
                     await self._restore_file(record.uid)
+                self._sightings.add(record.uid, kubelet.pods(record.uid))
+                await self._pod_notes.compare(record)
                 if self._sightings.moved(record.uid):
                     await self._tell_of_move(record)
             except (ClaimError, RecoverableError, api_errors.ApiError) as error:
@@ -117,6 +123,7 @@ class Checks:
         recorded = await node.ledger.claims()
         for record in recorded:
             self._sightings.follow(record.uid, record.pods, fingerprint=record.fingerprint)
+            self._sightings.written(record.uid, record.pods)
             try:
                 await self._write_file(record, kubelet)
             except (ClaimError, RecoverableError) as error:

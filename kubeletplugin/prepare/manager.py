@@ -30,6 +30,7 @@ from kubeletplugin.prepare.drains import DrainWatch
 from kubeletplugin.prepare.healing import Healer
 from kubeletplugin.prepare.joins import Joins
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
+from kubeletplugin.prepare.pod_notes import PodNotes
 from kubeletplugin.prepare.ports import (
     ClaimReader,
     KubeletState,
@@ -117,7 +118,8 @@ class ClaimManager:
         self._releaser = Releaser(self._node, self._bells, self._sightings)
         self._drains = DrainWatch(self._node, self._bells, self._releaser)
         self._by_hand = HandRelease(self._node, self._drains, self._releaser)
-        self._checks = Checks(self._node, self._turns, self._sightings, self._releaser)
+        self._pod_notes = PodNotes(self._node, self._sightings)
+        self._checks = Checks(self._node, self._turns, self._sightings, self._releaser, self._pod_notes)
         self._strays = Strays(self._node, self._sightings)
         preparer = Preparer(
             self._node, self._bells, self._sightings, self._releaser, self._checks, self._drains, self._strays
@@ -156,18 +158,21 @@ class ClaimManager:
     def observe_claim(self, claim: Json) -> None:
         """To be called with every state of every claim of this node that a watch shows."""
         uid = claim["metadata"]["uid"]
-        self._note_pods(uid, self._sightings.observe(claim))
+        self._sightings.observe(claim)
+        self._note_pods(uid)
         self._bells.ring([claim_key(uid)])
 
     def observe_pods(self, uid: str, pods: frozenset[str]) -> None:
         """To be called with UIDs of pods that have the claim, wherever that was seen."""
-        self._note_pods(uid, self._sightings.add(uid, pods))
+        self._sightings.add(uid, pods)
+        self._note_pods(uid)
 
     async def observe_kubelet(self) -> None:
         """To be called whenever the kubelet's dra_manager_state has changed."""
         kubelet = await self._node.kubelet_claims()
         for uid in self._sightings.followed():
-            self._note_pods(uid, self._sightings.add(uid, kubelet.pods(uid)))
+            self._sightings.add(uid, kubelet.pods(uid))
+            self._note_pods(uid)
 
     def inventory_changed(self) -> None:
         """To be called when the inventory has other devices than before."""
@@ -299,16 +304,9 @@ class ClaimManager:
         except (RecoverableError, OSError):
             return False
 
-    def _note_pods(self, uid: str, new: frozenset[str]) -> None:
-        if new and not self._yielding:
-            self._spawn(self._write_pods(uid, new))
-
-    async def _write_pods(self, uid: str, pods: frozenset[str]) -> None:
-        """They are in memory already; the row has them for the next holder of the lease."""
-        try:
-            await self._node.ledger.add_pods(uid, pods)
-        except (RecoverableError, NotActiveError) as error:
-            log.warning("note pods of claim: %s", error, extra={"claim": uid})
+    def _note_pods(self, uid: str) -> None:
+        if self._sightings.unwritten(uid) and not self._yielding:
+            self._spawn(self._pod_notes.write(uid))
 
     def _check_active(self) -> None:
         if self._yielding:

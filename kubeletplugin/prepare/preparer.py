@@ -173,6 +173,7 @@ class Preparer:
         new = self._sightings.pods(record.uid) - record.pods
         if new:
             await self._node.ledger.add_pods(record.uid, new)
+            self._sightings.written(record.uid, new)
         crashpoints.reached("prepare.repeated")
         return records.answer(record)
 
@@ -231,6 +232,7 @@ class Preparer:
             return None
         crashpoints.reached("prepare.committed")
         self._sightings.follow(record.uid, fingerprint=record.fingerprint)
+        self._sightings.written(record.uid, record.pods)
         node.claims_changed()
         write = functools.partial(node.specs.write, record.uid, records.planned_spec(plan), record.aliases)
         await node.offload(write)

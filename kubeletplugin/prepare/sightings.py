@@ -16,6 +16,7 @@ from kubeletplugin.prepare import allocation as claims
 @dataclass(slots=True)
 class _Sight:
     pods: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
     fingerprint: str = ""
     moved_to: str = ""
     told_of: str = ""
@@ -33,25 +34,44 @@ class Sightings:
         sight.pods.update(pods)
         sight.fingerprint = fingerprint or sight.fingerprint
 
-    def add(self, uid: str, pods: Iterable[str]) -> frozenset[str]:
-        """Adds to a followed claim; returns those that are new, none for a claim that isn't followed."""
+    def add(self, uid: str, pods: Iterable[str]) -> None:
+        """Adds to a followed claim."""
         sight = self._sights.get(uid)
-        if sight is None:
-            return frozenset()
-        new = frozenset(pods) - sight.pods
-        sight.pods.update(new)
-        return new
+        if sight is not None:
+            sight.pods.update(pods)
 
-    def observe(self, claim: Json) -> frozenset[str]:
-        """A sight of the claim by a watch. Returns the pods that are new, and notes whether the claim has moved."""
+    def observe(self, claim: Json) -> None:
+        """A sight of the claim by a watch; notes also whether the claim has moved."""
         uid = claim["metadata"]["uid"]
         sight = self._sights.get(uid)
         if sight is None:
-            return frozenset()
+            return
         allocation = claims.read(claim)
         if allocation is not None and sight.fingerprint:
             sight.moved_to = "" if allocation.fingerprint == sight.fingerprint else allocation.fingerprint
-        return self.add(uid, claims.pods_of(claim))
+        sight.pods.update(claims.pods_of(claim))
+
+    # --- which of them the claim's row has ---
+    def written(self, uid: str, pods: Iterable[str]) -> None:
+        """A row with these pods was read or committed."""
+        sight = self._sights.get(uid)
+        if sight is not None:
+            sight.written.update(pods)
+
+    def unwritten(self, uid: str) -> frozenset[str]:
+        sight = self._sights.get(uid)
+        return frozenset(sight.pods - sight.written) if sight else frozenset()
+
+    def take_unwritten(self, uid: str) -> frozenset[str]:
+        """They count as written from now on; who fails to write them gives them back."""
+        taken = self.unwritten(uid)
+        self.written(uid, taken)
+        return taken
+
+    def give_back(self, uid: str, pods: Iterable[str]) -> None:
+        sight = self._sights.get(uid)
+        if sight is not None:
+            sight.written.difference_update(pods)
 
     def moved(self, uid: str) -> bool:
         """Last seen with another allocation than the prepared one, and nobody has been told of it."""

@@ -7,11 +7,12 @@ at one (``agent.die_at``): from then on nothing that it tries has an effect.
 
 import asyncio
 import contextlib
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kubeapi import errors as api_errors
 from kubeapi.client import Json, Resource
@@ -26,6 +27,7 @@ from kubeletplugin.prepare.model import ClaimRef, PreparedDevice, PrepareResult
 from kubeletplugin.prepare.ports import Look
 from tests.contract.prepare.virtual import InlineExecutor, LoopClock
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 DRIVER = "gpu.nvidia.com"
@@ -78,6 +80,8 @@ class World:
     api_error: api_errors.ApiError | None = None
     api_delay: float = 0.0
     write_error: Exception | None = None
+    ledger_error: Exception | None = None
+    """Of every commit, once an agent has taken over: what fails there is the caller's to repeat."""
     kubelet: dict[str, KubeletClaim] = field(default_factory=dict)
     kubelet_unreadable: str = ""
     files: dict[str, File] = field(default_factory=dict)
@@ -160,7 +164,7 @@ class Agent:
     async def start(self) -> "Agent":
         world = self.world
         world.holder = self
-        self.ledger = await Ledger.open(
+        self.ledger = await _Ledger.open(
             world.path / "ledger.db", fence=self, boot_id=world.boot_id, epoch=1, executor=InlineExecutor()
         )
         self.manager = ClaimManager(
@@ -180,6 +184,7 @@ class Agent:
             on_claims_changed=self._claims_changed,
         )
         await self.manager.recover()
+        self.ledger.world = world
         self.background = asyncio.ensure_future(self.manager.run())
         return self
 
@@ -279,6 +284,19 @@ def _by_device(holds: Iterator[Hold]) -> dict[str, list[str]]:
     for hold in holds:
         found.setdefault(hold.device.name, []).append(hold.holder.name)
     return found
+
+
+class _Ledger(Ledger):
+    """Fails as ``world`` says."""
+
+    world: World | None = None
+
+    async def _write(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        if self.world is not None and self.world.ledger_error is not None:
+            raise self.world.ledger_error
+        return await super()._write(query, *args, **kwargs)
 
 
 class _Specs:

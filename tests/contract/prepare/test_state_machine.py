@@ -203,7 +203,7 @@ class Node(RuleBasedStateMachine):
         self.run(work())
 
     @precondition(lambda self: not self.failing)
-    @rule(what=st.sampled_from(["API server", "NVML", "cgroups", "kubelet's list", "disk"]))
+    @rule(what=st.sampled_from(["API server", "NVML", "cgroups", "kubelet's list", "disk", "ledger"]))
     def something_fails(self, what: str) -> None:
         self.failing = True
         if what == "API server":
@@ -214,6 +214,8 @@ class Node(RuleBasedStateMachine):
             self.world.blind = "no kubepods cgroup"
         elif what == "kubelet's list":
             self.world.kubelet_unreadable = "permission denied"
+        elif what == "ledger":
+            self.world.ledger_error = RecoverableError("write the ledger: no space left")
         else:
             self.world.write_error = RecoverableError("write CDI spec: no space left")
 
@@ -221,7 +223,7 @@ class Node(RuleBasedStateMachine):
     @rule()
     def all_works_again(self) -> None:
         self.failing = False
-        self.world.api_error = self.world.write_error = None
+        self.world.api_error = self.world.write_error = self.world.ledger_error = None
         self.world.blind = self.world.kubelet_unreadable = ""
         self.world.blind_devices = {}
 

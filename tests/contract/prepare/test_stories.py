@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubeapi import errors as api_errors
+from kubeletplugin.errors import RecoverableError
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
 from tests.contract.prepare.node import Agent, World
 
@@ -193,6 +194,28 @@ async def test_4_a_pod_that_came_and_went_between_two_looks_counts(world: World,
     assert await agent.unprepare(a) == ""
 
     assert await agent.draining() == {"gpu-0": ["pod-2"]}
+    await agent.stop()
+
+
+@pytest.mark.parametrize("noted_by", ["sweep", "sight"])
+async def test_4_a_pod_whose_note_failed_is_noted_later(world: World, noted_by: str) -> None:
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0", pods=["pod-0"])
+    await agent.prepare_one(a)
+    world.list_in_kubelet(a, "pod-0")
+    world.ledger_error = RecoverableError("write the ledger: no space left")
+    world.reserve(a, "pod-0", "pod-2")
+    agent.manager.observe_claim(world.claims["ns", "a"])
+    await asyncio.sleep(0.1)
+    world.ledger_error = None
+    if noted_by == "sweep":
+        await asyncio.sleep(31)
+    else:
+        agent.manager.observe_claim(world.claims["ns", "a"])
+        await asyncio.sleep(0.1)
+    record = await agent.ledger.claim(a.uid)
+    assert record is not None
+    assert record.pods == {"pod-0", "pod-2"}
     await agent.stop()
 
 
