@@ -24,7 +24,6 @@ from kubeletplugin.app.offering import Offering
 from kubeletplugin.app.parts import Parts, make_classic_watch, make_manager, make_waker
 from kubeletplugin.app.pods import PodRecord
 from kubeletplugin.app.specs import HostSpecs
-from kubeletplugin.app.waking.waker import Waker
 from kubeletplugin.cdi.writer import SpecWriter
 from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.inventory.model import Inventory
@@ -56,7 +55,6 @@ class ActiveNode:
         self._folder: CdiFolder | None = None
         self._manager: ClaimManager | None = None
         self._watches: ClaimWatches | None = None
-        self._waker: Waker | None = None
         self._loops = Loops(parts.clock, self._lost)
         self._offered: Callable[[], Inventory] = lambda: Inventory("")
         self._claims_changed = asyncio.Event()
@@ -137,7 +135,7 @@ class ActiveNode:
         classic = make_classic_watch(parts, self._claim_pods)
         self._offered = lambda: classic.withhold(inventory())
         read = ReadClaims(parts.api)
-        self._manager = manager = make_manager(parts, read, ledger, specs, self._offered, self._claims_have_changed)
+        self._manager = manager = make_manager(parts, read, ledger, specs, self._offered, self._claims_changed.set)
         parts.notices.take_up(await ledger.told())
         statuses = ClaimStatuses(parts.api, parts.settings.node_name, parts.clock, inventory)
 
@@ -154,10 +152,9 @@ class ActiveNode:
         start("keep the ledger's file", lambda: self._file.keep(ledger))
         start("watch the node's pods", parts.pods.run)
         if parts.settings.wake_pods:
-            self._waker = waker = make_waker(parts, manager)
-            start("wake pods", waker.run)
+            start("wake pods", make_waker(parts, manager).run)
         start("follow other device plugins", classic.run)
-        offering = Offering(parts, ledger, manager, classic, self._way_may_be_clear)
+        offering = Offering(parts, ledger, manager, classic)
         start("publish the inventory", lambda: offering.publish(bound))
         start("withhold what others have", lambda: offering.follow_classic(inventory))
         start("keep the CDI folder", lambda: folder.run(parts.inventory))
@@ -182,7 +179,6 @@ class ActiveNode:
         await self._loops.stop()
         if self._watches is not None:
             await self._watches.stop()
-        self._waker = None
         parts.inventory.use_bindings(None)
         ledger, self._ledger = self._ledger, None
         if ledger is not None and not await self._lost():
@@ -214,14 +210,6 @@ class ActiveNode:
             return known or Inventory(driver_version="")
 
         return inventory
-
-    def _claims_have_changed(self) -> None:
-        self._claims_changed.set()
-        self._way_may_be_clear()
-
-    def _way_may_be_clear(self) -> None:
-        if self._waker is not None:
-            self._waker.way_may_be_clear()
 
     def _claim_pods(self, uid: str, pods: frozenset[str]) -> None:
         if self._manager is not None:

@@ -20,20 +20,11 @@ FIRST_LOOK_SECONDS = 5.0
 
 
 class Offering:
-    def __init__(
-        self,
-        parts: Parts,
-        ledger: Ledger,
-        manager: ClaimManager,
-        classic: ClassicWatch,
-        on_offer: Callable[[], None],
-    ) -> None:
-        """``on_offer`` is called when devices may have become free to prepare."""
+    def __init__(self, parts: Parts, ledger: Ledger, manager: ClaimManager, classic: ClassicWatch) -> None:
         self._parts = parts
         self._ledger = ledger
         self._manager = manager
         self._classic = classic
-        self._on_offer = on_offer
 
     async def publish(self, bound: asyncio.Task[None]) -> None:
         """The inventory at every change, from the first look under bound names on."""
@@ -70,4 +61,3 @@ class Offering:
         offered = tuple(device for device in inventory.devices if not device.problem)
         self._parts.slices.set_devices(replace(inventory, devices=offered))
         self._manager.inventory_changed()
-        self._on_offer()

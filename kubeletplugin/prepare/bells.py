@@ -6,7 +6,7 @@ by what it waits for: with 32 pods waiting for 8 GPUs, one release wakes those t
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,11 +25,19 @@ class Bells:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._listeners: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._subscribers: list[Callable[[Collection[str]], None]] = []
 
-    def ring(self, keys: Iterable[str]) -> None:
+    def ring(self, keys: Collection[str]) -> None:
         for key in keys:
             for event in self._listeners.get(key, ()):
                 event.set()
+        for callback in self._subscribers:
+            callback(keys)
+
+    def subscribe(self, callback: Callable[[Collection[str]], None]) -> Callable[[], None]:
+        """Called with the keys of every ring; it must return at once and not raise. Returns what ends it."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
 
     @contextmanager
     def listen(self, keys: Iterable[str]) -> Iterator[asyncio.Event]:

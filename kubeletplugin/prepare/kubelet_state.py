@@ -34,6 +34,10 @@ class KubeletClaim:
     pods: frozenset[str]
     cdi_names: tuple[str, ...]
 
+    def is_of(self, pod: str, namespace: str) -> bool:
+        """Whether the kubelet has it for this pod (a UID)."""
+        return pod in self.pods and self.namespace == namespace
+
 
 @dataclass(frozen=True, slots=True)
 class KubeletClaims:

@@ -126,7 +126,7 @@ class ClaimManager:
         )
         self._runs = Runs(self._node, self._turns, preparer)
         self._healer = Healer(self._node, self._turns, self._runs)
-        self.prospects = Prospects(self._node, self._runs, preparer)
+        self.prospects = Prospects(self._node, self._bells, self._runs, preparer)
         self._joins = Joins(self._node)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._troubles = Troubles(log)

@@ -57,6 +57,15 @@ class AllocatedAnew(Exception):
         self.allocation = allocation
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a Prepare would wait for or be refused for, empty when nothing is in the way; and the bells that ring when
+    that may have changed."""
+
+    reason: str
+    bells: frozenset[str]
+
+
 @dataclass(slots=True)
 class Effort:
     """One run. ``give_up_at`` (monotonic) bounds how long it goes on without a caller; ``reason`` is what it waits
@@ -107,14 +116,18 @@ class Preparer:
         """Whether a Prepare with this allocation would be answered from the row as it is."""
         return not self._is_other(record, allocation) and not records.is_adopted(record) and await self._stands(record)
 
-    async def look_ahead(self, allocation: Allocation) -> str:
-        """What a Prepare would wait for now, without any waiting; empty when nothing is in the way. Raises ClaimError,
-        AllocatedAnew, RecoverableError."""
-        plan, reason = await self._plan(allocation)
+    async def look_ahead(self, allocation: Allocation) -> Outlook:
+        """As far as this node knows, without waiting and without a request: whether a hold in the way is over is left
+        to the checks, which ring when they end one. Raises RecoverableError."""
+        try:
+            plan, reason = await self._plan(allocation)
+        except ClaimError as error:
+            plan, reason = None, str(error)
         if plan is None:
-            return reason
-        ref = ClaimRef(allocation.uid, allocation.namespace, allocation.name)
-        return await self._obstacle(Effort(ref, self._node.clock.monotonic()), allocation, plan)
+            return Outlook(reason, frozenset({INVENTORY}))
+        await self._strays.adopt()
+        holds = await self._node.ledger.conflicts(allocation.uid, plan.holds())
+        return Outlook(_in_the_way(holds[0], allocation) if holds else "", plan.gpus())
 
     async def _prepare(self, effort: Effort, allocation: Allocation) -> PrepareResult:
         if not allocation.results:
@@ -237,6 +250,7 @@ class Preparer:
         write = functools.partial(node.specs.write, record.uid, records.planned_spec(plan), record.aliases)
         await node.offload(write)
         crashpoints.reached("prepare.written")
+        self._bells.ring([claim_key(record.uid)])
         return records.answer(record)
 
     # --- the claim object ---
@@ -286,6 +300,12 @@ class Preparer:
         if self._node.clock.monotonic() >= effort.give_up_at:
             raise ClaimError(f"gave up waiting: {effort.reason}")
         await self._bells.wait(bell, seconds)
+
+
+def _in_the_way(hold: Hold, allocation: Allocation) -> str:
+    if hold.state is HoldState.DRAINING:
+        return f"{hold.device.name} is draining: {hold.reason}"
+    return _named(hold, allocation)
 
 
 def _named(hold: Hold, allocation: Allocation) -> str:

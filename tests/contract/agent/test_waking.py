@@ -15,6 +15,7 @@ from gpuclaim.demo.stage import NODE_NAME
 from kubeapi.client import PODS, RESOURCE_CLAIMS, Json
 from kubeapi.credentials import Connection, FixedConnection
 from kubeapi.rest import RestKubeApi
+from kubeletplugin.app.waking.rules import GRACE_SECONDS
 from kubeletplugin.clock import SystemClock
 from tests.contract.agent.node import AgentNode, until_true
 
@@ -138,3 +139,18 @@ async def test_switched_off_nobody_is_touched(node: AgentNode, workload: Workloa
     metadata = {"name": "second", "namespace": "default", "labels": {"a": "b"}}
     node.server.put(PODS, {**workload.pod("second"), "metadata": metadata})
     await workload.runs("second")
+
+
+async def test_pods_that_wait_for_their_image_cost_no_read(node: AgentNode) -> None:
+    """Their claims have reached the kubelet, and this node knows it."""
+    await start(node)
+    for number in range(3):
+        name, uid = f"pull-{number}", f"uid-pull-{number}"
+        claim = node.allocate(name, f"gpu-{number}", pod=uid)
+        spec = {"nodeName": NODE_NAME, "resourceClaims": [{"name": "gpu", "resourceClaimName": name}]}
+        metadata = {"name": name, "namespace": "default", "uid": uid}
+        node.server.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+        await node.prepare(uid, claim)
+    before = node.server.requests["get", "resourceclaims"]
+    await asyncio.sleep(GRACE_SECONDS + 1)
+    assert node.server.requests["get", "resourceclaims"] == before

@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from kubeapi.client import PODS, RESOURCE_CLAIMS, Json, Resource
 from kubeapi.errors import ApiError, Forbidden, NotFound, Unreachable
 from kubeletplugin.app.pods import PodRecord, read_pod
-from kubeletplugin.app.waking.waker import MOST_WAKES, Waker
+from kubeletplugin.app.waking.waker import MOST_WAKES, READ_BURST, READ_SECONDS, Waker
+from kubeletplugin.prepare.allocation import Allocation
 from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
 from kubeletplugin.prepare.prospects import LastCall, Prospect, State
 from tests.fakes.clock import VirtualClock
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
 READY, BLOCKED = Prospect(State.READY), Prospect(State.BLOCKED, "held by claim other")
+RESULT = {"driver": "gpu.nvidia.com", "request": "r", "pool": "node", "device": "gpu-0"}
 
 
 async def at_once(work: Callable[[], T], /) -> T:
@@ -59,7 +62,10 @@ class Cluster:
         self.prospects: dict[str, Prospect] = {}
         self.kubelet: dict[str, KubeletClaim] = {}
         self.last_call_at = 0.0
+        self.listeners: list[Callable[[Collection[str]], None]] = []
         self.gets = 0
+        self.looks = 0
+        self.get_times: list[float] = []
         self.get_error: ApiError | None = None
         self.apply_error: ApiError | None = None
         self.applied: list[tuple[float, str, str]] = []
@@ -79,7 +85,7 @@ class Cluster:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        assert self.pods.listeners == []
+        assert self.pods.listeners == [] and self.listeners == []
 
     @property
     def time(self) -> float:
@@ -96,22 +102,40 @@ class Cluster:
         spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": f"claim-{name}"}]}
         body = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", **status}}
         consumers = [{"resource": "pods", "name": name, "uid": f"pod-{name}"}] if reserved else []
-        self.claims[f"claim-{name}"] = {"metadata": {"uid": f"uid-{name}"}, "status": {"reservedFor": consumers}}
+        allocation = {"devices": {"results": [RESULT]}}
+        self.claims[f"claim-{name}"] = {
+            "metadata": {"uid": f"uid-{name}", "namespace": "team", "name": f"claim-{name}"},
+            "status": {"allocation": allocation, "reservedFor": consumers},
+        }
         self.pods.by_uid[f"pod-{name}"] = read_pod(body)
         self.pods.stir()
 
-    def refuse(self, name: str) -> None:
-        """A Prepare came and was refused."""
+    def refuse(self, name: str, gpu: str = "gpu-0") -> None:
+        """A Prepare came and was refused for what is on a GPU."""
         self.last_call_at = self.clock.monotonic()
         self.calls[f"claim-{name}"] = LastCall(self.last_call_at, "held by claim other")
-        self.prospects[f"uid-{name}"] = BLOCKED
+        self.prospects[f"uid-{name}"] = replace(BLOCKED, bells=frozenset({gpu}))
         self.kubelet[f"uid-{name}"] = KubeletClaim(
             f"uid-{name}", "team", f"claim-{name}", frozenset({f"pod-{name}"}), ()
         )
 
-    def clear(self, name: str) -> None:
+    def prepare(self, name: str) -> None:
+        """A Prepare came and was answered, and the kubelet has the answer."""
+        self.last_call_at = self.clock.monotonic()
+        self.calls[f"claim-{name}"] = LastCall(self.last_call_at, "")
+        names = frozenset({f"uid-{name}-gpu-0"})
+        self.prospects[f"uid-{name}"] = Prospect(State.PREPARED, cdi_names=names, bells=frozenset({f"uid-{name}"}))
+        self.kubelet[f"uid-{name}"] = KubeletClaim(
+            f"uid-{name}", "team", f"claim-{name}", frozenset({f"pod-{name}"}), tuple(names)
+        )
+
+    def clear(self, name: str, gpu: str = "gpu-0") -> None:
         self.prospects[f"uid-{name}"] = READY
-        self.waker.way_may_be_clear()
+        self.ring(gpu)
+
+    def ring(self, *bells: str) -> None:
+        for callback in self.listeners:
+            callback(bells)
 
     def remove(self, name: str) -> None:
         del self.pods.by_uid[f"pod-{name}"]
@@ -121,12 +145,23 @@ class Cluster:
     def last_call(self, namespace: str, name: str) -> LastCall | None:
         return self.calls.get(name)
 
-    async def look(self, claim: Json) -> Prospect:
-        return self.prospects.get(claim["metadata"]["uid"], READY)
+    def listen(self, callback: Callable[[Collection[str]], None]) -> Callable[[], None]:
+        self.listeners.append(callback)
+        return lambda: self.listeners.remove(callback)
+
+    async def look(self, allocation: Allocation) -> Prospect:
+        self.looks += 1
+        return self.prospects.get(allocation.uid, READY)
+
+    async def recall(self, uid: str) -> Prospect:
+        self.looks += 1
+        known = self.prospects.get(uid, READY)
+        return known if known.state is State.PREPARED else replace(READY, bells=frozenset({uid}))
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Json:
         assert resource is RESOURCE_CLAIMS and namespace == "team"
         self.gets += 1
+        self.get_times.append(self.time)
         if self.get_error is not None:
             raise self.get_error
         if name not in self.claims:
@@ -185,7 +220,7 @@ async def test_whatever_may_have_cleared_the_way_makes_looks_frequent_again() ->
         cluster.bind("a")
         cluster.refuse("a")
         await cluster.clock.advance(100)
-        cluster.waker.way_may_be_clear()
+        cluster.ring("gpu-0")
         await cluster.clock.advance(1)
         assert cluster.applied == []
         cluster.prospects["uid-a"] = READY
@@ -199,7 +234,8 @@ async def test_looks_become_rarer_while_nothing_happens() -> None:
         cluster.bind("a")
         cluster.refuse("a")
         await cluster.clock.advance(600)
-    assert 20 <= cluster.gets <= 30
+    assert 20 <= cluster.looks <= 30
+    assert cluster.gets == 1
 
 
 async def test_pods_that_do_not_wait_cost_no_request_and_no_wake_up() -> None:
@@ -233,7 +269,7 @@ async def test_a_few_times_at_most_with_growing_pauses() -> None:
         cluster.bind("a")
         for _ in range(40):
             await cluster.clock.advance(10)
-            cluster.waker.way_may_be_clear()
+            cluster.ring("gpu-0")
     times = [when for when, _, _ in cluster.applied]
     assert [value for _, _, value in cluster.applied] == ["1", "2", "3", "4", "5"]
     gaps = [second - first for first, second in itertools.pairwise(times)]
@@ -313,3 +349,101 @@ async def test_a_pod_that_went_is_forgotten() -> None:
         await cluster.clock.advance(60)
         assert cluster.clock.sleeping == 0
     assert cluster.applied == []
+
+
+async def test_a_device_that_becomes_free_is_asked_about_for_those_that_wait_for_it() -> None:
+    cluster = Cluster()
+    async with cluster.running():
+        cluster.bind("a")
+        cluster.refuse("a", "gpu-0")
+        cluster.bind("b")
+        cluster.refuse("b", "gpu-1")
+        await cluster.clock.advance(100)
+        looks = cluster.looks
+        cluster.prospects["uid-b"] = READY
+        cluster.clear("a", "gpu-0")
+        await cluster.clock.advance(1)
+    assert [name for _, name, _ in cluster.applied] == ["a"]
+    assert cluster.looks - looks == 2  # at a: before its claim was read, and after
+
+
+async def test_what_becomes_free_during_a_look_is_not_missed() -> None:
+    cluster = Cluster()
+    async with cluster.running():
+        cluster.bind("a")
+        cluster.refuse("a")
+        before, seen = cluster.look, cluster.prospects["uid-a"]
+
+        async def look(allocation: Allocation) -> Prospect:
+            if cluster.prospects["uid-a"] is seen:
+                cluster.clear("a")
+                return seen
+            return await before(allocation)
+
+        cluster.look = look  # type: ignore[method-assign]
+        await cluster.clock.advance(4.5)
+    assert [name for _, name, _ in cluster.applied] == ["a"]
+
+
+async def test_pods_that_have_passed_are_never_read() -> None:
+    """They wait for their image, say, while claims come and go around them."""
+    cluster = Cluster()
+    async with cluster.running():
+        for number in range(5):
+            cluster.bind(f"p{number}")
+            cluster.prepare(f"p{number}")
+        for _ in range(240):
+            cluster.ring("gpu-0", "gpu-1", "uid-other")
+            await cluster.clock.advance(0.5)
+    assert cluster.gets == 0 and cluster.applied == []
+
+
+async def test_one_that_had_passed_and_then_fails_is_looked_at_again() -> None:
+    """A kubelet that was started anew asks again."""
+    cluster = Cluster()
+    async with cluster.running():
+        cluster.bind("a")
+        cluster.prepare("a")
+        await cluster.clock.advance(100)
+        cluster.calls["claim-a"] = LastCall(cluster.clock.monotonic(), "the file system is full")
+        cluster.ring("uid-a")
+        await cluster.clock.advance(0.5)
+    assert cluster.counted == ["late"]
+
+
+@pytest.mark.parametrize("pods", [20, 100])
+async def test_claims_that_come_and_go_make_blocked_pods_cost_no_reads(pods: int) -> None:
+    cluster = Cluster()
+    async with cluster.running():
+        for number in range(pods):
+            cluster.bind(f"p{number}")
+            cluster.refuse(f"p{number}")
+        await cluster.clock.advance(30)
+        assert cluster.gets == pods
+        looks = cluster.looks
+        for _ in range(120):
+            cluster.ring("gpu-0")
+            await cluster.clock.advance(0.5)
+    assert cluster.gets == pods
+    assert cluster.looks - looks <= 60 * 50 + 25
+
+
+async def test_so_many_reads_a_second_and_no_more_whatever_happens() -> None:
+    """Nothing that may be woken gets any better, and everything rings all the time."""
+    cluster = Cluster()
+    async with cluster.running():
+        for number in range(300):
+            cluster.bind(f"p{number}", reserved=number % 2 == 0)
+            if number % 3 == 0:
+                del cluster.claims[f"claim-p{number}"]
+        for _ in range(120):
+            cluster.ring(*(f"uid-p{number}" for number in range(300)))
+            await cluster.clock.advance(0.5)
+    assert most_in_a_second(cluster.get_times) <= READ_BURST + 1 / READ_SECONDS
+    assert len(cluster.get_times) <= READ_BURST + 60 / READ_SECONDS
+    assert len({name for _, name, _ in cluster.applied}) == 100
+
+
+def most_in_a_second(times: Iterable[float]) -> int:
+    times = list(times)
+    return max(sum(begin <= when < begin + 1 for when in times) for begin in times)
