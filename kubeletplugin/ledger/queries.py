@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from kubeletplugin.ledger import schema
 from kubeletplugin.ledger.model import (
     ClaimRecord,
     Drain,
@@ -199,9 +200,17 @@ def draining(connection: sqlite3.Connection) -> tuple[Hold, ...]:
     return _holds(connection, rows)
 
 
-def end_drain(connection: sqlite3.Connection, hold_id: int) -> None:
-    connection.execute("DELETE FROM holds WHERE id = ? AND state = 'draining'", (hold_id,))
-    connection.execute("DELETE FROM drain_pods WHERE hold_id = ?", (hold_id,))
+def end_drain(connection: sqlite3.Connection, hold: Hold) -> bool:
+    """False when this very drain is over already. An id alone isn't trusted: a ledger that was begun anew after damage
+    gives its ids out again."""
+    cursor = connection.execute(
+        "DELETE FROM holds WHERE id = ? AND state = 'draining' AND device_uuid = ? AND holder = ? AND since = ?",
+        (hold.id, hold.device.uuid, hold.holder.id, hold.since),
+    )
+    if cursor.rowcount == 0:
+        return False
+    connection.execute("DELETE FROM drain_pods WHERE hold_id = ?", (hold.id,))
+    return True
 
 
 def _delete_held(connection: sqlite3.Connection, claim_uid: str) -> None:
@@ -213,10 +222,11 @@ def _delete_held(connection: sqlite3.Connection, claim_uid: str) -> None:
 def _insert_hold(
     connection: sqlite3.Connection, device: HeldDevice, holder: Holder, state: HoldState, since: str, reason: str
 ) -> int:
-    cursor = connection.execute(
-        "INSERT INTO holds (device_name, device_uuid, gpu_uuid, whole_gpu, share_id, admin, route, holder, "
-        "holder_namespace, holder_name, state, since, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    hold_id = _next_hold_id(connection)
+    connection.execute(
+        f"INSERT INTO holds ({_HOLD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
+            hold_id,
             device.name,
             device.uuid,
             device.gpu_uuid,
@@ -232,9 +242,17 @@ def _insert_hold(
             reason,
         ),
     )
-    if cursor.lastrowid is None:
-        raise sqlite3.InternalError("INSERT gave no row id")
-    return cursor.lastrowid
+    return hold_id
+
+
+def _next_hold_id(connection: sqlite3.Connection) -> int:
+    """Never one that was given out before: SQLite's own would be, and whoever still has the old hold in mind (a person
+    to whom it was shown, a look that takes long) would end another's."""
+    counted = connection.execute("SELECT value FROM meta WHERE key = ?", (schema.LAST_HOLD_ID,)).fetchone()
+    (highest,) = connection.execute("SELECT max(id) FROM holds").fetchone()
+    hold_id = max(int(counted[0]) if counted else 0, highest or 0) + 1
+    schema.set_meta(connection, {schema.LAST_HOLD_ID: str(hold_id)})
+    return hold_id
 
 
 def _insert_drain(connection: sqlite3.Connection, drain: Drain, holder: Holder, at: str) -> None:

@@ -14,6 +14,9 @@ SCHEMA = 1
 MIN_READER = 1
 MIN_WRITER = 1
 
+LAST_HOLD_ID = "last_hold_id"
+"""Key in ``meta``: the highest id that a hold ever had. A release that doesn't know it leaves it behind."""
+
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (
   key TEXT PRIMARY KEY,
@@ -133,7 +136,7 @@ def prepare_for_writing(connection: sqlite3.Connection, path: str, boot_id: str)
         connection.execute("DELETE FROM drain_pods")
         connection.execute("DELETE FROM holds WHERE state = 'draining'")
     wanted = {key: str(max(version, int(meta.get(key, 0)))) for key, version in versions.items()}
-    _set_meta(connection, {**wanted, "boot_id": boot_id})
+    set_meta(connection, {**wanted, "boot_id": boot_id})
 
 
 def _check(meta: dict[str, str], key: str, verb: str, path: str) -> None:
@@ -150,7 +153,7 @@ def _check(meta: dict[str, str], key: str, verb: str, path: str) -> None:
         )
 
 
-def _set_meta(connection: sqlite3.Connection, values: dict[str, str]) -> None:
+def set_meta(connection: sqlite3.Connection, values: dict[str, str]) -> None:
     connection.executemany(
         "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value "
         "WHERE value <> excluded.value",

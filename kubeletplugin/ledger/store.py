@@ -176,8 +176,9 @@ class Ledger:
     async def draining(self) -> tuple[Hold, ...]:
         return await self._read(queries.draining)
 
-    async def end_drain(self, hold_id: int) -> None:
-        await self._write(queries.end_drain, hold_id)
+    async def end_drain(self, hold: Hold) -> bool:
+        """False when somebody else has ended it already."""
+        return await self._write(queries.end_drain, hold)
 
     # --- names (inventory.model.NameBindings) ---
     async def bindings(self) -> Mapping[str, str]:

@@ -54,11 +54,12 @@ class HandRelease:
     async def end(self, device: str, shown: Collection[int]) -> tuple[Draining, ...]:
         """Ends those of the device's drains whose ids were ``shown``, and returns them as they were."""
         ending = [draining for draining in await self.look(device) if draining.hold.id in shown]
-        if not ending:
-            raise NotDrainingError(f"release {device}: what was shown is over, another drain has begun; look again")
-        for draining in ending:
-            await self._drains.end(draining.hold)
-        return tuple(ending)
+        ended = [draining for draining in ending if await self._drains.end(draining.hold)]
+        if not ended:
+            raise NotDrainingError(
+                f"release {device}: what was shown is over; look again, another drain may have begun"
+            )
+        return tuple(ended)
 
     async def _draining(self, device: str) -> list[Hold]:
         snapshot = await self._node.ledger.snapshot()

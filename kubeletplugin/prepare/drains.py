@@ -91,10 +91,11 @@ class DrainWatch:
         self._troubles.over(LOOK)
         return seconds
 
-    async def end(self, hold: Hold) -> None:
-        """Whatever is left: those who wait for the device go on."""
+    async def end(self, hold: Hold) -> bool:
+        """Whatever is left: those who wait for the device go on. False when it has ended since it was looked up."""
         crashpoints.reached("drain.over")
-        await self._node.ledger.end_drain(hold.id)
+        if not await self._node.ledger.end_drain(hold):
+            return False
         crashpoints.reached("drain.ended")
         followed = self._followed.pop(hold.id, None)
         log.info("end drain of %s", hold.device.name, extra={"device": hold.device.name, "claim": hold.holder.id})
@@ -102,6 +103,7 @@ class DrainWatch:
         self._node.claims_changed()
         if followed is not None and followed.overdue:
             self._node.notices.drain_over(hold.device)
+        return True
 
     def _follow(self, hold: Hold, rest: Leftover) -> None:
         now = self._node.clock.monotonic()

@@ -1,12 +1,16 @@
 """A person may end a drain, and nothing but a drain."""
 
+import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from kubeletplugin.errors import NotActiveError
+from kubeletplugin.ledger.model import HeldDevice, Hold
 from kubeletplugin.prepare.by_hand import NotDrainingError, UnknownDeviceError
 from kubeletplugin.prepare.model import PrepareResult
+from kubeletplugin.prepare.ports import Look
 from tests.contract.prepare.node import Agent, World, answered
 
 pytestmark = pytest.mark.anyio
@@ -63,9 +67,69 @@ async def test_it_survives_a_restart_of_the_agent(world: World) -> None:
 
 async def test_another_drain_than_the_one_shown_stays(world: World) -> None:
     agent = await draining(world)
-    with pytest.raises(NotDrainingError, match="another drain has begun; look again"):
+    with pytest.raises(NotDrainingError, match="what was shown is over; look again"):
         await agent.manager.release("gpu-0", [12345])
     assert await agent.draining() == {"gpu-0": ["pod-old"]}
+    await agent.stop()
+
+
+async def test_an_id_that_was_shown_never_means_anothers_drain(world: World) -> None:
+    agent = await draining(world)
+    shown = await ids(agent, "gpu-0")
+    world.processes.clear()
+    await asyncio.sleep(5)
+    other = world.allocate("other", "gpu-0", pods=["pod-other"])
+    await agent.prepare_one(other)
+    world.processes["pod-other"] = {201}
+    await agent.unprepare(other)
+    with pytest.raises(NotDrainingError, match="what was shown is over; look again"):
+        await agent.manager.release("gpu-0", shown)
+    assert await agent.draining() == {"gpu-0": ["pod-other"]}
+    await agent.stop()
+
+
+async def test_a_drain_that_ends_while_it_is_looked_at_wasnt_ended_by_hand(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await draining(world)
+    shown = await ids(agent, "gpu-0")
+    end = agent.manager._drains.end
+
+    async def end_second(hold: Hold) -> bool:
+        assert await end(hold)
+        return await end(hold)
+
+    monkeypatch.setattr(agent.manager._drains, "end", end_second)
+    with pytest.raises(NotDrainingError, match="what was shown is over; look again"):
+        await agent.manager.release("gpu-0", shown)
+    await agent.stop()
+
+
+async def test_a_slow_look_doesnt_end_the_drain_that_came_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await draining(world)
+    processes, looked = agent.manager._node.processes, asyncio.Event()
+    look = processes.look
+
+    async def slow(pods: Collection[str], devices: Collection[HeldDevice]) -> Look:
+        found = await look(pods, devices)
+        if "pod-old" in pods:
+            await looked.wait()
+        return found
+
+    world.processes.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "look", slow)
+        await asyncio.sleep(1)
+    await agent.manager.release("gpu-0", await ids(agent, "gpu-0"))
+    other = world.allocate("other", "gpu-0", pods=["pod-other"])
+    await agent.prepare_one(other)
+    world.processes["pod-other"] = {201}
+    await agent.unprepare(other)
+    looked.set()
+    await asyncio.sleep(0.01)
+    assert await agent.draining() == {"gpu-0": ["pod-other"]}
     await agent.stop()
 
 

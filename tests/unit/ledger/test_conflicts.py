@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from kubeletplugin.ledger import queries, schema
-from kubeletplugin.ledger.model import Drain, HeldDevice
+from kubeletplugin.ledger.model import Drain, HeldDevice, Hold
 from tests.unit.ledger.rows import gpu, mig, record
 
 
@@ -71,7 +71,7 @@ def test_a_draining_device_is_in_the_way_until_its_drain_ends(connection: sqlite
     assert (drain.state.value, drain.reason, drain.since) == ("draining", "still running", "later")
     assert (drain.holder.id, drain.holder.namespace, drain.holder.name) == ("a", "default", "claim-a")
     assert queries.claim(connection, "a") is None
-    queries.end_drain(connection, drain.id)
+    queries.end_drain(connection, drain)
     assert queries.commit_claim(connection, record("b"), [gpu(0), gpu(1)]) == ()
     assert connection.execute("SELECT count(*) FROM drain_pods").fetchone() == (0,)
 
@@ -79,8 +79,46 @@ def test_a_draining_device_is_in_the_way_until_its_drain_ends(connection: sqlite
 def test_ending_a_drain_never_ends_a_hold(connection: sqlite3.Connection) -> None:
     queries.commit_claim(connection, record("a"), [gpu(0)])
     (hold,) = queries.holds(connection)
-    queries.end_drain(connection, hold.id)
+    assert not queries.end_drain(connection, hold)
     assert queries.holds(connection) == (hold,)
+
+
+def _drain(connection: sqlite3.Connection, uid: str, at: str = "later") -> Hold:
+    queries.commit_claim(connection, record(uid), [gpu(0)])
+    queries.end_claim(connection, uid, [Drain(gpu(0), frozenset({f"p-{uid}"}), "why")], at)
+    (drain,) = queries.draining(connection)
+    return drain
+
+
+def test_a_hold_never_gets_the_id_of_one_that_is_over(connection: sqlite3.Connection) -> None:
+    first = _drain(connection, "a")
+    queries.end_drain(connection, first)
+    schema.prepare_for_writing(connection, ":memory:", "boot-1")
+    second = _drain(connection, "b")
+    assert second.id > first.id
+    assert not queries.end_drain(connection, first)
+    assert queries.draining(connection) == (second,)
+
+
+def test_ids_go_on_behind_those_of_a_release_that_doesnt_count_them(connection: sqlite3.Connection) -> None:
+    queries.commit_claim(connection, record("a"), [gpu(0)])
+    connection.execute("UPDATE holds SET id = 77")
+    queries.commit_claim(connection, record("b"), [gpu(1)])
+    assert [hold.id for hold in queries.holds(connection)] == [77, 78]
+
+
+@pytest.mark.parametrize(("uid", "at"), [("b", "later"), ("a", "even later")])
+def test_a_ledger_begun_anew_may_repeat_an_id_but_its_drain_stays(
+    connection: sqlite3.Connection, uid: str, at: str
+) -> None:
+    shown = _drain(connection, "a")
+    connection.execute("DELETE FROM holds")
+    connection.execute("DELETE FROM drain_pods")
+    connection.execute("DELETE FROM meta WHERE key = ?", (schema.LAST_HOLD_ID,))
+    other = _drain(connection, uid, at)
+    assert other.id == shown.id
+    assert not queries.end_drain(connection, shown)
+    assert queries.draining(connection) == (other,)
 
 
 def test_pods_only_grow_while_the_claim_is_prepared(connection: sqlite3.Connection) -> None:
@@ -120,7 +158,7 @@ def _one_life(connection: sqlite3.Connection) -> None:
     queries.holds_of(connection, "x")
     queries.end_claim(connection, "x", [Drain(gpu(0), frozenset({"p"}), "why")], "now")
     (drain,) = queries.draining(connection)
-    queries.end_drain(connection, drain.id)
+    queries.end_drain(connection, drain)
 
 
 def test_the_cost_of_a_claim_is_flat(connection: sqlite3.Connection) -> None:
