@@ -88,7 +88,7 @@ model-packages:
 model: $(STAMP) model-packages
 	@$(BIN)/python -m tests.model --bounds $(MODEL)
 
-soak: $(STAMP)
+soak: $(STAMP) node-packages model-packages
 	@$(BIN)/python -m tests.soak $(SOAK)
 
 bench: $(STAMP)

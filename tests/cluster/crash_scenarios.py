@@ -356,8 +356,10 @@ def played(rig: Rig, do: Callable[[], None]) -> None:
     try:
         do()
         rig.settle()
-        rig.played += 1
     except BaseException:
+        rig.count()
         print(rig.describe(), file=sys.stderr)
         rig.recover()
         raise
+    rig.count()
+    rig.played += 1

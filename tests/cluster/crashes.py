@@ -27,6 +27,7 @@ from tests.cluster.crashing_agent import DEVICES_PER_SLICE
 from tests.cluster.harness.kubectl import KubectlError
 from tests.cluster.harness.node import KUBELET_ROOT, RealNode
 from tests.cluster.harness.processes import until
+from tests.cluster.leftovers import wait_for_none
 from tests.cluster.objects import claim_spec, container, pod, request, template
 from tests.cluster.test_burst import GPUS
 from tests.cluster.watcher import Watcher, watching
@@ -48,7 +49,8 @@ class Rig:
     """``agent`` is the one that serves, and is cut off; ``spare`` the other instance. ``subject`` is the pod that has
     the GPUs, or should get them; empty when none should. ``second`` should run beside it, ``leaving`` should go.
     ``lingers``: the kubelet would list a claim for up to a minute for a pod that it never sees again. ``cuts``
-    are the points at which this case has cut the agent off."""
+    are the points at which this case has cut the agent off, ``figures`` its counts (see ``count``), ``faults`` what the
+    judge found; None where it didn't get to that."""
 
     node: RealNode
     world: World
@@ -63,6 +65,9 @@ class Rig:
     number: int = 0
     played: int = 0
     cuts: list[str] = field(default_factory=list)
+    figures: dict[str, int] = field(default_factory=dict)
+    faults: list[str] | None = None
+    counted: int = 0
     sources: dict[str, str] = field(default_factory=dict)
 
     # --- pods ---
@@ -70,12 +75,18 @@ class Rig:
         self.world.begin()
         self.world.create(template(ALL, claim_spec(request(count=GPUS))))
 
-    def end(self) -> None:
+    def emptied(self) -> list[str]:
+        """What is there still when all pods are gone."""
         self.recover()
-        self.world.end()
-        self.agent.stop()
         for path in PLUGIN.glob("*.damaged-*"):
             path.unlink()
+        return wait_for_none()
+
+    def end(self) -> None:
+        left = self.emptied()
+        self.world.end()
+        self.agent.stop()
+        assert left == [], "the cases leave something behind"
 
     def create(self, *, command: str = QUICK, template_name: str = "", claim_name: str = "") -> str:
         """A pod, by default for all GPUs and then one of those that must never run together; returns its name."""
@@ -219,17 +230,30 @@ class Rig:
         seen = self.seen_by(self.subject)
         assert seen == {f"nvidia{index}" for index in range(GPUS)}, f"{self.subject} sees {seen}"
         uid = self.world.claim_of(self.subject)["metadata"]["uid"]
-        last: list[str] = []
 
         def in_order() -> bool:
-            last[:] = [*self._ledger_faults(uid), *self._file_faults(uid), *self._slice_faults()]
-            return not last
+            self.faults = [*self._ledger_faults(uid), *self._file_faults(uid), *self._slice_faults()]
+            return not self.faults
 
         with contextlib.suppress(TimeoutError):
             self.until("everything in order", in_order, 20)
-        assert not last, "; ".join(last)
-        assert not self.watcher.doubles, self.watcher.doubles
+        assert not self.faults, "; ".join(self.faults)
+        assert not self.doubles(), self.doubles()
         self.watcher.forget(but=self.pods()[self.subject]["metadata"]["uid"])
+
+    def doubles(self) -> list[str]:
+        """What the watcher has seen since the last count."""
+        return self.watcher.doubles[self.counted :]
+
+    def count(self) -> None:
+        """Takes down this case's figures, as far as it has got: pods that should run and don't are lost."""
+        self.figures = {"double_holds": len(self.doubles())}
+        self.counted = len(self.watcher.doubles)
+        if self.faults is not None:
+            self.figures["leftovers"] = len(self.faults)
+        with contextlib.suppress(KubectlError):
+            pods, wanted = self.pods(), set(filter(None, (self.subject, self.second)))
+            self.figures["lost_claims"] = len([name for name in wanted if not _is_ready(pods.get(name, {}))])
 
     def _ledger_faults(self, uid: str) -> list[str]:
         answer, snapshot = self.agent.answer(), files.read_snapshot(LEDGER)
@@ -293,6 +317,7 @@ class Rig:
     def calm(self) -> None:
         """Whatever the last case left: one agent that serves, one subject that runs."""
         self.cuts.clear()
+        self.figures, self.faults = {}, None
         self.agent.disarm()
         self.spare.kill()
         self.node.start_kubelet()

@@ -17,13 +17,15 @@ from tests.cluster.world import World
 
 @dataclass(slots=True)
 class Watcher:
-    """``pods`` by UID; ``began`` and ``ended`` have when each was first and last seen to have processes (monotonic)."""
+    """``pods`` by UID; ``began`` and ``ended`` have when each was first and last seen to have processes (monotonic).
+    ``added`` counts all pods that it ever had."""
 
     pods: dict[str, str] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)
     began: dict[str, float] = field(default_factory=dict)
     doubles: list[str] = field(default_factory=list)
     looks: int = 0
+    added: int = 0
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
@@ -40,15 +42,15 @@ class Watcher:
     def add(self, world: World, name: str) -> str:
         uid: str = world.kubectl.json("get", "pod", name, "-n", world.namespace)["metadata"]["uid"]
         self.pods[uid] = name
+        self.added += 1
         return uid
 
     def wait(self, uid: str) -> None:
         until("the new pod's processes are seen", 5, lambda: uid in self.began)
 
     def forget(self, *, but: str = "") -> None:
-        """All pods but the one of this UID, and what was seen."""
+        """All pods but the one of this UID."""
         self.pods = {uid: name for uid, name in self.pods.items() if uid == but}
-        self.doubles.clear()
 
     def stop(self) -> None:
         self._stop.set()

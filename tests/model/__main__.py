@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +86,26 @@ def _run(command: Sequence[str], folder: Path) -> "subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+def missing_tools() -> str:
+    """Empty when all are there."""
+    missing = [tool for tool in ("spin", "gcc") if shutil.which(tool) is None]
+    return f"checking the model needs {' and '.join(missing)}: apt-get install spin gcc" if missing else ""
+
+
+def within(bounds: str) -> tuple[Case, ...]:
+    return (*BROKEN, *SMALL, *(LARGE if bounds == "large" else ()))
+
+
+def outcomes(cases: Sequence[Case], memory_mb: int, jobs: int) -> Iterator[Outcome]:
+    """In their order. ``memory_mb`` is for each of the ``jobs`` searches that run at a time."""
+    with tempfile.TemporaryDirectory(prefix="gpuclaim-model-") as root:
+        folders = [Path(root, str(number)) for number in range(len(cases))]
+        for folder in folders:
+            folder.mkdir()
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(check, cases, folders, [memory_mb] * len(cases))
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make model", description=__doc__)
     parser.add_argument("--bounds", choices=("small", "large"), default="small")
@@ -94,22 +114,16 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--memory", type=int, default=4000, help="MB for one search")
     options = parser.parse_args(arguments)
-    if missing := [tool for tool in ("spin", "gcc") if shutil.which(tool) is None]:
-        print(f"checking the model needs {' and '.join(missing)}: apt-get install spin gcc", file=sys.stderr)
+    if reason := missing_tools():
+        print(reason, file=sys.stderr)
         return 1
-    cases = (*BROKEN, *SMALL, *(LARGE if options.bounds == "large" else ()))
+    cases = within(options.bounds)
     if options.story:
         return _tell(next(case for case in BROKEN if case.name == options.story), options.memory)
-    with tempfile.TemporaryDirectory(prefix="gpuclaim-model-") as root:
-        folders = [Path(root, str(number)) for number in range(len(cases))]
-        for folder in folders:
-            folder.mkdir()
-        with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            outcomes = pool.map(check, cases, folders, [options.memory] * len(cases))
-            good = True
-            for outcome in outcomes:
-                print(outcome.row(), flush=True)
-                good = good and outcome.as_expected
+    good = True
+    for outcome in outcomes(cases, options.memory, len(os.sched_getaffinity(0))):
+        print(outcome.row(), flush=True)
+        good = good and outcome.as_expected
     return 0 if good else 1
 
 

@@ -1,8 +1,9 @@
-"""`python -m tests.soak`: the cluster suite and the soak against every Kubernetes release, and one table at the end.
+"""`python -m tests.soak`: all that is too long for CI, and one table at the end.
 
-Each suite is a pytest of its own on a node of its own, one after the other. The default release gets the soak at full
-scale, the others at a part of it. The table is printed and kept in the report's file; the exit code is 0 when it is
-well.
+The cluster suite and the soak run against every Kubernetes release, each a pytest of its own on a node of its own, one
+after the other; the default release gets the soak at full scale, the others at a part of it. What needs no node runs
+once: the protocol's model within large bounds, and many more runs of the claims' state machine. The table is printed
+and kept in the report's file; the exit code is 0 when it is well.
 """
 
 import argparse
@@ -13,10 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from tests.cluster.harness import binaries, node
+from tests.model import __main__ as model
 from tests.soak import report
 
 REPORT = "GPUCLAIM_SOAK_REPORT"
@@ -27,8 +30,40 @@ SHARE_OF_OTHERS = 0.25
 FINISHED = (0, 1)
 """pytest's exit status when all passed, and when some failed."""
 
-SUITES = {"cluster": "300", "soak": "3600"}
-"""And the seconds that one case may take."""
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Of pytest's; one case may take ``seconds``. ``expected`` are the counts that some case of it must tell."""
+
+    path: str
+    seconds: int
+    marker: str = ""
+    expected: Sequence[str] = ()
+
+    def run(self, name: str, release: str, output: Path, environment: Mapping[str, str], *more: str) -> report.Run:
+        begun = time.monotonic()
+        marked = ("-m", self.marker) if self.marker else ()
+        command = [
+            *(sys.executable, "-m", "pytest", "-q", *marked, "--timeout", str(self.seconds)),
+            *(f"--junit-xml={output}", "-o", "junit_family=xunit1", *more, self.path),
+        ]
+        status = subprocess.run(command, env={**os.environ, **environment}, check=False).returncode
+        cases = list(report.read_cases(output)) if output.exists() else []
+        if status not in FINISHED or not cases:
+            cases.append(report.Case("pytest", 0, problem=f"it ended early (status {status}), see above"))
+        return report.Run(release, name, cases, time.monotonic() - begun, self.expected)
+
+
+ON_A_NODE = {
+    "cluster": Suite("tests/cluster", 300, "cluster"),
+    "soak": Suite("tests/soak", 3600, "soak", report.COUNTS),
+}
+CLAIMS = Suite("tests/contract/prepare/test_state_machine.py", 6 * 3600)
+MODEL, MACHINE = "model", "claims"
+SUITES = (*ON_A_NODE, MODEL, MACHINE)
+NO_RELEASE = "any"
+MODEL_JOBS, MODEL_MB = 2, 10_000
+"""Together they fit in a machine of 24 GiB."""
 
 
 def say(text: str) -> None:
@@ -39,30 +74,40 @@ def say(text: str) -> None:
 def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--release", action="append", help=f"one of {', '.join(binaries.releases())}; default: all")
-    parser.add_argument("--suite", action="append", choices=list(SUITES), help="default: both")
+    parser.add_argument("--suite", action="append", choices=SUITES, help="default: all")
     parser.add_argument("--scale", type=float, default=os.environ.get(SCALE, "1"), help=f"default: {SCALE} or 1")
     parser.add_argument("--times", type=int, default=1, help="how often, one after the other")
     return parser.parse_known_args()
 
 
 def runs(options: argparse.Namespace, more: Sequence[str], folder: Path) -> Iterator[report.Run]:
+    suites = options.suite or SUITES
     for number in range(options.times):
         for release in options.release or binaries.releases():
-            for suite in options.suite or SUITES:
+            for name in (name for name in ON_A_NODE if name in suites):
                 scale = options.scale if release == binaries.default_release() else options.scale * SHARE_OF_OTHERS
-                output = folder / f"{release}-{suite}-{number}.xml"
-                say(f"== Kubernetes {release}: {suite} (scale {scale:g})")
-                begun = time.monotonic()
-                environment = {**os.environ, binaries.SELECTED: release, SCALE: str(scale)}
-                command = [
-                    *(sys.executable, "-m", "pytest", "-q", "-m", suite, "--timeout", SUITES[suite]),
-                    *(f"--junit-xml={output}", "-o", "junit_family=xunit1", *more, f"tests/{suite}"),
-                ]
-                status = subprocess.run(command, env=environment, check=False).returncode
-                cases = list(report.read_cases(output)) if output.exists() else []
-                if status not in FINISHED or not cases:
-                    cases.append(report.Case("pytest", 0, problem=f"it ended early (status {status}), see above"))
-                yield report.Run(release, suite, cases, time.monotonic() - begun)
+                say(f"== Kubernetes {release}: {name} (scale {scale:g})")
+                environment = {binaries.SELECTED: release, SCALE: str(scale)}
+                yield ON_A_NODE[name].run(name, release, folder / f"{release}-{name}-{number}.xml", environment, *more)
+        if MACHINE in suites:
+            say("== the claims' state machine")
+            yield CLAIMS.run(MACHINE, NO_RELEASE, folder / f"{MACHINE}-{number}.xml", {"GPUCLAIM_SOAK": "1"})
+    if MODEL in suites:
+        yield check_model()
+
+
+def check_model() -> report.Run:
+    """Once: it comes out the same each time."""
+    say("== the protocol's model, large bounds")
+    begun = time.monotonic()
+    if reason := model.missing_tools():
+        return report.Run(NO_RELEASE, MODEL, [report.Case("tools", 0, skipped=reason)], 0)
+    cases = []
+    for outcome in model.outcomes(model.within("large"), MODEL_MB, MODEL_JOBS):
+        say(outcome.row())
+        problem = "" if outcome.as_expected else outcome.row()
+        cases.append(report.Case(outcome.case.name, outcome.seconds, {"states": str(outcome.states)}, problem))
+    return report.Run(NO_RELEASE, MODEL, cases, time.monotonic() - begun)
 
 
 def versions() -> Mapping[str, str]:
@@ -78,7 +123,8 @@ def versions() -> Mapping[str, str]:
 
 def main() -> int:
     options, more = arguments()
-    if reason := node.missing_requirement():
+    on_a_node = not options.suite or not ON_A_NODE.keys().isdisjoint(options.suite)
+    if on_a_node and (reason := node.missing_requirement()):
         say(f"soak: {reason}")
         return 1
     folder = Path(tempfile.mkdtemp(prefix="gpuclaim-soak-"))

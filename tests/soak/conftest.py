@@ -45,7 +45,8 @@ def repeats() -> Repeats:
 
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set up before the case's namespace and so looks after its end. Where no agent runs then, nobody could clean."""
+    """Set up before the case's namespace and so looks after its end. Where no agent runs then, nobody could clean. The
+    crash cases have a namespace for all of them, and tell what their own judge finds (tests.cluster.crashes)."""
     yield
     if "world" not in request.fixturenames:
         return

@@ -1,6 +1,7 @@
 """The soak's table, from what pytest wrote about each run (JUnit XML, with each case's figures as properties).
 
-A release is well when every case of it passed and the three counts that matter are 0 everywhere.
+It is well when something passed in every suite, nothing failed, and the counts that matter were told and are 0. What
+nobody counted is shown as "-", never as 0.
 """
 
 import xml.etree.ElementTree as ET
@@ -12,6 +13,7 @@ COUNTS = ("double_holds", "lost_claims", "leftovers")
 """What must be 0; a case that doesn't look for one of them has no figure of it."""
 
 SHOWN = ("pods", "kills", *COUNTS)
+UNKNOWN = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,26 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One suite against one release."""
+    """One suite against one release. Each figure of ``expected`` must be told by a case that passed."""
 
     release: str
     suite: str
     cases: Sequence[Case]
     seconds: float
+    expected: Sequence[str] = ()
+
+    @property
+    def passed(self) -> Sequence[Case]:
+        return [case for case in self.cases if not case.problem and not case.skipped]
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with it beside cases that failed, and counts that aren't 0."""
+        where = f"{self.release} {self.suite}"
+        if not self.passed:
+            yield f"{where}: no case passed"
+        for name in self.expected:
+            if total(self.passed, name) is None:
+                yield f"{where}: nobody counted {_words(name)}"
 
 
 def read_cases(path: Path) -> Iterator[Case]:
@@ -59,18 +75,25 @@ def _case(entry: ET.Element) -> Case:
     )
 
 
-def total(cases: Sequence[Case], name: str) -> int:
-    return sum(int(case.figures[name]) for case in cases if case.figures.get(name, "").isdigit())
+def total(cases: Sequence[Case], name: str) -> int | None:
+    """None when no case has it."""
+    found = [int(case.figures[name]) for case in cases if case.figures.get(name, "").isdigit()]
+    return sum(found) if found else None
 
 
 def is_well(runs: Sequence[Run]) -> bool:
     cases = [case for run in runs for case in run.cases]
-    return bool(cases) and not any(case.problem for case in cases) and not any(total(cases, name) for name in COUNTS)
+    failed = any(case.problem for case in cases) or any(total(cases, name) for name in COUNTS)
+    return bool(runs) and not failed and not [fault for run in runs for fault in run.faults()]
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def render(runs: Sequence[Run], versions: Mapping[str, str]) -> str:
     """Plain text: one table, then what failed or was skipped and each case's other figures."""
-    heads = ["release", "suite and case", "result", "time", *(name.replace("_", " ") for name in SHOWN)]
+    heads = ["release", "suite and case", "result", "time", *map(_words, SHOWN)]
     lines: list[list[str]] = []
     for run in runs:
         lines.append(_line(run.release, f"{run.suite}: all", run.cases, run.seconds))
@@ -94,7 +117,8 @@ def _line(release: str, what: str, cases: Sequence[Case], seconds: float) -> lis
 
 
 def _figure(cases: Sequence[Case], name: str) -> str:
-    return str(total(cases, name)) if any(name in case.figures for case in cases) else ""
+    found = total(cases, name)
+    return UNKNOWN if found is None else str(found)
 
 
 def _time(seconds: float) -> str:
@@ -121,11 +145,14 @@ def _notes(runs: Sequence[Run]) -> Iterator[str]:
                 yield f"skipped {where}: {case.skipped}"
             others = {name: value for name, value in case.figures.items() if name not in SHOWN}
             if others:
-                yield f"{where}: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in others.items())
+                yield f"{where}: " + ", ".join(f"{_words(name)} {value}" for name, value in others.items())
+        yield from (f"NOT WELL {fault}" for fault in run.faults())
 
 
 def _verdict(runs: Sequence[Run]) -> str:
     cases = [case for run in runs for case in run.cases]
-    found = ", ".join(f"{total(cases, name)} {name.replace('_', ' ')}" for name in COUNTS)
-    failed = sum(bool(case.problem) for case in cases)
-    return f"\n{'well' if is_well(runs) else 'NOT WELL'}: {found}; {failed} of {len(cases)} cases failed"
+    found = ", ".join(f"{_figure(cases, name)} {_words(name)}" for name in COUNTS)
+    failed, passed = sum(bool(case.problem) for case in cases), sum(len(run.passed) for run in runs)
+    return (
+        f"\n{'well' if is_well(runs) else 'NOT WELL'}: {found}; {passed} of {len(cases)} cases passed, {failed} failed"
+    )

@@ -9,7 +9,7 @@ from tests.cluster.test_burst import GPUS
 from tests.cluster.world import World
 from tests.soak.conftest import Repeats, Tell
 from tests.soak.waking import Failures
-from tests.soak.work import done, overlaps, wait_done, workers
+from tests.soak.work import overlaps, wait_done, workers
 
 KILLS = 25
 PODS_A_KILL = 8
@@ -39,19 +39,19 @@ def test_killed_in_a_loop(agent: Agent, world: World, repeats: Repeats, tell: Te
     begun = time.monotonic()
     agent.wait_ready()
     ready = time.monotonic() - begun
-    wait_done(world, names, failures, seconds=180)
-    shared, gpus = overlaps(world, names)
+    lost = wait_done(world, names, failures, seconds=180)
+    shared, gpus = overlaps(world, set(names) - lost)
     tell(
         kills=kills,
         pods=len(names),
         double_holds=len(shared),
-        lost_claims=len(set(names) - done(world)),
+        lost_claims=len(lost),
         gpus=gpus,
         seconds_to_ready_at_the_end=f"{ready:.1f}",
         kubelets_own_faults=failures.kubelets,
         calls_that_met_no_agent=sum(failures.messages.values()),
     )
-    assert shared == []
+    assert shared == [] and lost == set()
     assert gpus == GPUS - 1
     assert world.gpu_nodes("bystander") == seen and world.restarts("bystander") == 0
     world.delete("pods", "--all")

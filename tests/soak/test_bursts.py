@@ -10,7 +10,7 @@ from tests.cluster.test_burst import GPUS, Sampler
 from tests.cluster.world import World
 from tests.soak.conftest import Repeats, Tell
 from tests.soak.waking import Failures
-from tests.soak.work import done, overlaps, wait_done, workers
+from tests.soak.work import overlaps, wait_done, workers
 
 ROUNDS = 5
 PODS = 200
@@ -25,18 +25,17 @@ def test_waves_of_pods(agent: Agent, world: World, repeats: Repeats, tell: Tell)
     sampler, failures = Sampler(world.namespace), Failures(world)
     thread = threading.Thread(target=sampler.run)
     thread.start()
-    begun, memory, lost = time.monotonic(), [], 0
+    begun, memory, lost, shared, gpus = time.monotonic(), list[float](), set[str](), list[str](), set[int]()
     try:
         for number in range(rounds):
             names = [f"r{number}-{index:03}" for index in range(pods)]
             for first in range(0, pods, WAVE):
                 world.create(*workers(names[first : first + WAVE]))
                 time.sleep(1)
-            wait_done(world, names, failures, seconds=120 + 3 * pods)
-            lost += len(set(names) - done(world))
-            shared, gpus = overlaps(world, names)
-            assert shared == []
-            assert gpus == min(GPUS, pods)
+            lost |= wait_done(world, names, failures, seconds=120 + 3 * pods)
+            together, used = overlaps(world, set(names) - lost)
+            shared += together
+            gpus.add(used)
             world.delete("pods", "--all")
             memory.append(usage(agent.pid or 0).anonymous_mb)
     finally:
@@ -45,14 +44,15 @@ def test_waves_of_pods(agent: Agent, world: World, repeats: Repeats, tell: Tell)
     seconds = time.monotonic() - begun
     tell(
         pods=pods * rounds,
-        double_holds=len(sampler.doubles),
-        lost_claims=lost,
+        double_holds=len(sampler.doubles) + len(shared),
+        lost_claims=len(lost),
         pods_a_second=f"{pods * rounds / seconds:.1f}",
         looks=sampler.looks,
         kubelets_own_faults=failures.kubelets,
         other_faults=sum(failures.messages.values()),
         anonymous_MB_after_each_round=" ".join(f"{each:.0f}" for each in memory),
     )
-    assert sampler.seen and sampler.doubles == []
+    assert sampler.seen and sampler.doubles == [] and shared == []
+    assert lost == set() and gpus == {min(GPUS, pods)}
     assert failures.messages == {}
     assert memory[-1] - memory[0] < GROWTH_MB
