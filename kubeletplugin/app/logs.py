@@ -84,13 +84,13 @@ def configure(level: str, form: str, node: str = "") -> None:
         logging.getLogger(name).setLevel(least)
 
 
-def all_stacks(loop: asyncio.AbstractEventLoop) -> str:
-    """The stacks of every thread and every task of the loop, from any thread."""
+def all_stacks(loop: asyncio.AbstractEventLoop | None) -> str:
+    """The stacks of every thread, and of every task of the loop where there is one, from any thread."""
     out = io.StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         out.write(f"--- thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}")
-    for task in asyncio.all_tasks(loop):
+    for task in asyncio.all_tasks(loop) if loop else ():
         out.write(f"--- task {task.get_name()}\n{''.join(_awaiting(task.get_coro()))}")
     return out.getvalue()
 

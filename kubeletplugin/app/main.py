@@ -6,12 +6,16 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from kubeletplugin.app import logs, settings
 from kubeletplugin.errors import AgentError, FatalError
 
 log = logging.getLogger(__name__)
+
+THREADS_SECONDS = 2.0
+"""How long threads that are still at work at the orderly end may take; a pod's grace period has other uses."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,8 +38,19 @@ def main(arguments: Sequence[str]) -> int:
     logs.configure(chosen.log_level, chosen.log_format, chosen.node_name)
     for warning in warnings:
         log.warning("%s", warning)
+    with asyncio.Runner() as runner:
+        status = _status(runner, effective, rest)
+        # The runner's end waits for each thread of the loop's, even one that a dead disk or a driver holds for ever.
+        overdue = threading.Timer(THREADS_SECONDS, _leave, (status,))
+        overdue.daemon = True
+        overdue.start()
+    overdue.cancel()
+    return status
+
+
+def _status(runner: asyncio.Runner, effective: settings.Effective, arguments: Sequence[str]) -> int:
     try:
-        asyncio.run(_run(effective, rest))
+        runner.run(_run(effective, arguments))
     except AgentError as error:
         log.error("%s", error)
         return 1
@@ -47,6 +62,11 @@ def main(arguments: Sequence[str]) -> int:
         log.exception("end on an error that nobody foresaw")
         return 1
     return 0
+
+
+def _leave(status: int) -> None:
+    log.warning("end without the threads that are still blocked in a call:\n%s", logs.all_stacks(None))
+    os._exit(status)
 
 
 def _explain(error: OSError) -> str:

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.alias_generators import to_camel
 
 from kubeletplugin.errors import FatalError
+from kubeletplugin.files import read_regular
 
 ENV_PREFIX = "GPUCLAIM_"
 CONFIG_VERSION = "v1"
@@ -209,7 +210,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.load(path.read_text(), Loader=_StrictLoader)
+        content = yaml.load(read_regular(path).decode(), Loader=_StrictLoader)
     except OSError as error:
         raise FatalError(f"read config file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deviceclasses import names
 from kubeletplugin.cdi.driver import DRIVER_FILE
+from kubeletplugin.files import read_regular
 
 _SUFFIXES = (".json", ".yaml")
 _KIND = re.compile(r"""\bkind["']?\s*:\s*["']?([^\s"',}#/]+)/([^\s"',}#]+)""")
@@ -84,8 +85,7 @@ def _mark(path: Path) -> _Mark | None:
 def _head(path: Path) -> tuple[str, str, str]:
     """Vendor, class, and the text where it may name devices of ours; all empty for what can't be read or is broken."""
     try:
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode(errors="replace")
+        text = read_regular(path, _MOST_BYTES).decode(errors="replace")
     except OSError:
         return "", "", ""
     kind = _KIND.search(text)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from kubeletplugin import crashpoints
 from kubeletplugin.errors import RecoverableError
+from kubeletplugin.files import NotRegularError, read_regular
 from kubeletplugin.lease.api import Fence
 
 _TEMPORARY_SUFFIX = ".tmp"
@@ -107,15 +108,15 @@ class SpecWriter:
 
     def _holds(self, name: str, content: bytes) -> bool:
         try:
-            return (self.folder / name).read_bytes() == content
-        except FileNotFoundError:
+            return read_regular(self.folder / name) == content
+        except (FileNotFoundError, NotRegularError):
             return False
 
     def _write_temporary(self, name: str, content: bytes) -> Path:
         path = self.folder / f"{name}.{self._owner()}.{next(self._numbers)}{_TEMPORARY_SUFFIX}"
         try:
             # A name left by an earlier process of this very instance and epoch is overwritten.
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
             with open(descriptor, "wb") as file:
                 file.write(content)
         except OSError:

@@ -89,7 +89,7 @@ class Lease:
     def read(self) -> LeaseSnapshot:
         """What the file says now, without a lock: good for looking, never for deciding an effect."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return LeaseSnapshot(LeaseRecord(), 0)
         except OSError as error:

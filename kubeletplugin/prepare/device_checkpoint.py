@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
+from kubeletplugin.files import read_regular
 from kubeletplugin.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
 from kubeletplugin.prepare.classic import VENDOR, tokens
 
@@ -53,7 +54,7 @@ class DeviceCheckpointFile:
 
     def read(self) -> DeviceCheckpoint:
         try:
-            text = self.path.read_bytes()
+            text = read_regular(self.path)
         except FileNotFoundError:
             # Until the first device plugin registers.
             return DeviceCheckpoint()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceclasses import names
+from kubeletplugin.files import read_regular
 
 FILE_NAME = "dra_manager_state"
 
@@ -70,7 +71,7 @@ class KubeletStateFile:
     def read(self, uid: str | None = None) -> KubeletClaims:
         """All claims; with ``uid`` perhaps that one only, which costs the same however many there are."""
         try:
-            text = self.path.read_bytes()
+            text = read_regular(self.path)
         except FileNotFoundError:
             # A kubelet that has never had a claim; without the root it is our own view that is wrong.
             return KubeletClaims() if self._root.is_dir() else _unreadable(f"{self._root} doesn't exist")

@@ -20,6 +20,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from kubeletplugin.errors import FatalError
+from kubeletplugin.files import read_regular
 from kubeletplugin.nvml.simulated.profile import problem
 from kubeletplugin.nvml.simulated.state import NodeState
 
@@ -93,7 +94,7 @@ class StateStore:
 
     def _load(self) -> NodeState:
         try:
-            return NodeState.model_validate_json(self.path.read_bytes())
+            return NodeState.model_validate_json(read_regular(self.path))
         except OSError as e:
             raise StateFileError(f"read simulated node {self.path}: {e.strerror}") from e
         except ValidationError as e:

@@ -1,5 +1,6 @@
 """`gpuclaim kubeletplugin`: what it prints, how it exits, and that it brings along nothing that only people need."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -142,3 +143,23 @@ def test_the_command_dispatches_to_the_agent_before_it_imports_what_people_need(
     """
     loaded = set(python(code).splitlines()[-1].split())
     assert loaded.isdisjoint(set(UNWANTED) - {"gpuclaim"}), loaded.intersection(UNWANTED)
+
+
+def test_a_thread_that_hangs_does_not_outlive_the_orderly_end(tmp_path: Path) -> None:
+    """The loop's own threads are waited for at its end, and by the interpreter again."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    code = f"""
+    import asyncio, sys
+    from kubeletplugin.app import main as entry
+
+    async def run(effective, arguments):
+        asyncio.get_running_loop().run_in_executor(None, open, {str(fifo)!r})
+
+    entry._run, entry.THREADS_SECONDS = run, 0.01
+    sys.exit(entry.main(["--node-name=a"]))
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 0, ended.stderr
+    assert "end without the threads that are still blocked" in ended.stderr
+    assert "_worker" in ended.stderr

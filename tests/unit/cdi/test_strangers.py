@@ -1,5 +1,6 @@
 """Which files of others are named, and that they are read once."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,12 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     assert strangers.look([]) == ()
     path.unlink()
     assert strangers.look([]) == ()
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    """Opening a FIFO waits for a writer: the look would never end, and no other either."""
+    os.mkfifo(tmp_path / "x.json")
+    (tmp_path / "y.json").symlink_to(tmp_path / "x.json")
+    (tmp_path / "z.yaml").write_text("kind: a.com/b\n")
+    (problem,) = Strangers(tmp_path).look([])
+    assert "z.yaml" in problem

@@ -163,3 +163,13 @@ def test_threads_that_write_at_once_don_t_share_temporaries(tmp_path: Path) -> N
         thread.join()
     assert sorted(os.listdir(tmp_path)) == names
     assert all((tmp_path / name).read_bytes() == name.encode() * 50 for name in names)
+
+
+def test_what_is_no_file_is_written_over_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    os.mkfifo(tmp_path / f"{NAME}.pod-1.3.0.tmp")
+    writer = make(tmp_path)
+    with pytest.raises(RecoverableError, match="write CDI spec"):
+        writer.write(NAME, b"{}")
+    assert writer.write(NAME, b"{}")
+    assert (tmp_path / NAME).read_bytes() == b"{}"
