@@ -148,7 +148,9 @@ def set_aside(path: Path, stamp: str, fence: Fence) -> Path:
         aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
     with fence.held():
         try:
-            for suffix in ("-wal", "-shm", ""):
+            # The file first: cut off here, the next opening finds none and ignores the log. A file without its log
+            # would be opened as it was before what is only in there.
+            for suffix in ("", "-wal", "-shm"):
                 part = path.with_name(path.name + suffix)
                 if part.exists():
                     part.rename(aside.with_name(aside.name + suffix))

@@ -4,6 +4,9 @@ SQLite goes on with the file that it opened, which nobody will find again, or wi
 the log only: what it shows may be whole, and yet be lost with this process. Where it is whole, the file is written anew
 from it. Called by the active instance, under its lease, in the ledger's thread; looks go by stat, since opening the
 file and closing it again would drop SQLite's locks.
+
+The new file is ``<name>.rescued`` from the moment it is whole until it is in place, and every opening of the ledger
+first puts one in place: an agent that is killed in between loses nothing.
 """
 
 import os
@@ -45,19 +48,44 @@ def write_anew(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection
             connection.backup(target)
         finally:
             target.close()
+        new.rename(_rescued(path))
     except (sqlite3.Error, OSError) as error:
         raise LedgerIOError(f"write the ledger {path} anew: {error}") from error
-    # Its close removes the log by name, so it comes before the new file has one.
-    connection.close()
     try:
+        # Its close removes the log by name, so it comes before the new file has one.
+        connection.close()
+        finish(path)
+        return files.connect(path)
+    except (sqlite3.Error, RecoverableError) as error:
+        raise LedgerDamagedError(f"write the ledger {path} anew: {error}") from error
+
+
+def finish(path: Path) -> None:
+    """Puts a file that was written anew in its place, if there is one. Raises LedgerIOError."""
+    rescued = _rescued(path)
+    try:
+        if not rescued.exists():
+            return
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         if path.exists():
             path.rename(path.with_name(f"{path.name}.replaced"))
-        new.rename(path)
-        return files.connect(path)
-    except (OSError, RecoverableError) as error:
-        raise LedgerDamagedError(f"write the ledger {path} anew: {error}") from error
+        rescued.rename(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise LedgerIOError(f"put the ledger {rescued} in its place: {error.strerror}") from error
+
+
+def _rescued(path: Path) -> Path:
+    return path.with_name(f"{path.name}.rescued")
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:

@@ -87,6 +87,7 @@ class Ledger:
 
         def connect() -> sqlite3.Connection:
             with fence.held():
+                rescue.finish(path)
                 connection = files.connect(path)
                 try:
                     _transact(connection, lambda: schema.prepare_for_writing(connection, str(path), boot_id), path)

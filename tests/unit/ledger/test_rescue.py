@@ -1,5 +1,7 @@
 """The ledger's file harmed by others while it is open."""
 
+import datetime
+import itertools
 import os
 import sqlite3
 from collections.abc import Callable
@@ -10,7 +12,9 @@ import pytest
 from kubeletplugin.lease.api import AlwaysHeld
 from kubeletplugin.ledger import files
 from kubeletplugin.ledger.errors import LedgerDamagedError, LedgerIOError
+from kubeletplugin.ledger.model import Drain
 from kubeletplugin.ledger.store import Ledger
+from tests.unit.ledger.ledgers import Killed, die_before_change
 from tests.unit.ledger.rows import gpu, record
 
 pytestmark = pytest.mark.anyio
@@ -52,6 +56,10 @@ def move_away(path: Path) -> None:
     path.rename(path.with_name("elsewhere"))
 
 
+def touch(path: Path) -> None:
+    os.utime(path, (1, 1))
+
+
 @pytest.mark.parametrize("harm", [remove, remove_with_log, replace, move_away])
 async def test_what_is_open_is_written_anew(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path, told = tmp_path / "ledger.db", Told()
@@ -71,6 +79,60 @@ async def test_what_is_open_is_written_anew(tmp_path: Path, harm: Callable[[Path
     assert {claim.uid for claim in await again.claims()} == {"a", "b"}
     assert len(told.rescued) == 1
     await again.close()
+
+
+@pytest.mark.parametrize(
+    ("harm", "step"),
+    [*itertools.product([replace, touch], [3, 4, 5, 6]), *((remove_with_log, step) for step in (3, 4, 5))],
+)
+async def test_one_killed_while_it_writes_anew_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None], step: int
+) -> None:
+    path, told = tmp_path / "ledger.db", Told()
+    ledger = await opened(path, told)
+    await ledger.set_bindings({"gpu-0": "GPU-0"})
+    await ledger.commit_claim(record("a"), [gpu(0)])
+    await ledger.end_claim("a", [Drain(gpu(0), frozenset({"p"}), "1 process")], datetime.datetime.now(datetime.UTC))
+    harm(path)
+    with monkeypatch.context() as patch:
+        die_before_change(patch, step)
+        with pytest.raises(Killed):
+            await ledger.commit_claim(record("b"), [gpu(1)])
+    again = await opened(path, told)
+    assert [hold.pods for hold in await again.draining()] == [frozenset({"p"})]
+    assert await again.bindings() == {"gpu-0": "GPU-0"}
+    assert await again.commit_claim(record("b"), [gpu(1)]) == ()
+    await again.close()
+    assert not path.with_name("ledger.db.rescued").exists()
+
+
+async def test_what_was_written_anew_takes_its_place_once_it_can(tmp_path: Path) -> None:
+    path, told = tmp_path / "ledger.db", Told()
+    ledger = await opened(path, told)
+    await ledger.commit_claim(record("a"), [gpu(0)])
+    touch(path)
+    kept = tmp_path / "ledger.db.replaced"
+    (kept / "in the way").mkdir(parents=True)
+    with pytest.raises(LedgerDamagedError, match=r"put the ledger .*ledger.db.rescued in its place: Is a directory"):
+        await ledger.commit_claim(record("b"), [gpu(1)])
+    with pytest.raises(LedgerIOError, match="in its place"):
+        await opened(path, told)
+    kept.rename(tmp_path / "elsewhere")
+    again = await opened(path, told)
+    assert [claim.uid for claim in await again.claims()] == ["a"]
+    await again.close()
+
+
+async def test_the_connection_to_the_harmed_file_has_ended(tmp_path: Path) -> None:
+    """Whenever it ended later, it would remove the new file's log."""
+    ledger = await opened(tmp_path / "ledger.db", Told())
+    before = ledger._connection
+    touch(tmp_path / "ledger.db")
+    await ledger.check()
+    assert ledger._connection is not before
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        before.execute("SELECT 1")
+    await ledger.close()
 
 
 async def test_nothing_is_written_anew_after_ones_own_checkpoint(tmp_path: Path) -> None:

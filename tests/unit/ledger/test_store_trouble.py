@@ -12,7 +12,7 @@ from kubeletplugin.errors import FatalError, NotActiveError
 from kubeletplugin.lease.api import AlwaysHeld
 from kubeletplugin.ledger import files, schema
 from kubeletplugin.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerIOError, LedgerTooNewError
-from tests.unit.ledger.ledgers import SwitchedFence, open_and_close, open_ledger
+from tests.unit.ledger.ledgers import Killed, SwitchedFence, die_before_change, open_and_close, open_ledger
 from tests.unit.ledger.rows import gpu, record
 
 pytestmark = pytest.mark.anyio
@@ -34,6 +34,25 @@ async def test_a_damaged_file_is_told_apart_and_set_aside(tmp_path: Path, conten
     ledger = await open_ledger(path)
     assert await ledger.claims() == ()
     await ledger.close()
+
+
+async def test_one_killed_while_it_sets_aside_leaves_no_file_without_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be taken for the ledger, without what is only in the log."""
+    path = tmp_path / "ledger.db"
+    ledger = await open_ledger(path)
+    await ledger.commit_claim(record("a"), [gpu(0)])
+    with monkeypatch.context() as patch:
+        die_before_change(patch, 2)
+        with pytest.raises(Killed):
+            files.set_aside(path, "20260102T030405Z", AlwaysHeld())
+    assert not path.exists()
+    again = await open_ledger(path)
+    assert await again.claims() == ()
+    await again.close()
+    aside = path.with_name("ledger.db.damaged-20260102T030405Z")
+    assert aside.read_bytes().startswith(b"SQLite format 3")
 
 
 async def test_a_damaged_file_is_not_set_aside_without_the_lease(tmp_path: Path) -> None:
