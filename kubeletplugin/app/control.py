@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from kubeletplugin.app.http import Scrape, Unready, new_application, new_runner
+from kubeletplugin.app.http_door import GuardedSite
 from kubeletplugin.dra.sockets import STATUS_PREFIX, STATUS_SUFFIX, first_that_fits, short_token
 
 Status = Callable[[], Awaitable[dict[str, Any]]]
@@ -44,7 +45,7 @@ class ControlServer:
         self._runner = new_runner(application)
         await self._runner.setup()
         self._path.unlink(missing_ok=True)
-        await web.SockSite(self._runner, _bound(self._path)).start()
+        await GuardedSite(self._runner, sock=_bound(self._path)).start()
 
     async def stop(self) -> None:
         if self._runner is not None:

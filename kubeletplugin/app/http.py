@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from kubeletplugin.app.http_door import MOST_BYTES, GuardedSite, whole_request
 from kubeletplugin.app.settings import parse_endpoint
 from kubeletplugin.clock import Clock
 
@@ -22,11 +23,7 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.0
 """What is left of a pod's grace period must not go to somebody who still waits for an answer."""
-IDLE_SECONDS = 65.0
-"""A connection without a whole request for so long is closed: longer than the usual minute between two scrapes."""
 RETRY_SECONDS = 5.0
-_MOST_BYTES = 4096
-"""Of a request's line, of a header and of a body: nobody has a reason to send more."""
 
 Unready = Callable[[], str]
 Scrape = Callable[[str], Awaitable[tuple[bytes, str]]]
@@ -47,7 +44,7 @@ def new_application(unready: Unready, scrape: Scrape) -> web.Application:
         body, content_type = await scrape(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
-    application = web.Application(client_max_size=_MOST_BYTES)
+    application = web.Application(client_max_size=MOST_BYTES, middlewares=[whole_request])
     application.router.add_get("/healthz", health)
     application.router.add_get("/readyz", ready)
     application.router.add_get("/metrics", metrics)
@@ -55,10 +52,8 @@ def new_application(unready: Unready, scrape: Scrape) -> web.Application:
 
 
 def new_runner(application: web.Application) -> web.AppRunner:
-    limits: dict[str, Any] = {"max_line_size": _MOST_BYTES, "max_field_size": _MOST_BYTES, "lingering_time": 1.0}
-    return web.AppRunner(
-        application, access_log=None, shutdown_timeout=STOP_SECONDS, keepalive_timeout=IDLE_SECONDS, **limits
-    )
+    """To be opened by GuardedSites, which set a connection's limits."""
+    return web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
 
 
 class HttpEnd:
@@ -94,7 +89,7 @@ class HttpEnd:
 
     async def _bind(self, runner: web.AppRunner) -> str:
         """Why it can't be; empty when it listens."""
-        site = web.TCPSite(runner, self._host, self._port)
+        site = GuardedSite(runner, host=self._host, port=self._port)
         try:
             await site.start()
         except OSError as error:

@@ -91,11 +91,13 @@ def _print(text: str) -> int:
 async def _run(effective: settings.Effective, arguments: Sequence[str]) -> None:
     from kubeletplugin.app.agent import Agent
     from kubeletplugin.app.exclusions import LiveExclusions
+    from kubeletplugin.app.http_door import AcceptTroubles
 
     def reload() -> settings.Settings:
         return settings.load(arguments, os.environ)[0].settings
 
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(AcceptTroubles())
     exclusions = LiveExclusions(effective.settings, effective.config_file, reload)
     agent = Agent(effective.settings, exclusions=exclusions)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import aiohttp
 import pytest
 
-from kubeletplugin.app import http
+from kubeletplugin.app import http, http_door
 from kubeletplugin.app.http import HttpEnd
 from kubeletplugin.app.settings import Settings, parse_endpoint
 from tests.fakes.clock import VirtualClock
@@ -90,7 +90,7 @@ async def test_nothing_else_is_answered(method: str, path: str, status: int) -> 
 
 
 async def test_who_sends_no_whole_request_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "IDLE_SECONDS", 0.02)
+    monkeypatch.setattr(http_door, "REQUEST_SECONDS", 0.02)
     async with serving(Instance()) as end:
         reader, writer = await asyncio.open_connection("127.0.0.1", await listening(end))
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Slow: ")
