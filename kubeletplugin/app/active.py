@@ -18,7 +18,6 @@ from kubeletplugin.app.claim_status import ClaimStatuses
 from kubeletplugin.app.claim_watch import ClaimWatches, ReadClaims
 from kubeletplugin.app.file_watch import FileWatch
 from kubeletplugin.app.ledger_file import LedgerFile
-from kubeletplugin.app.loops import RESTART_SECONDS, Loops
 from kubeletplugin.app.metrics.view import LedgerView
 from kubeletplugin.app.offering import Offering
 from kubeletplugin.app.parts import Parts, make_classic_watch, make_manager, make_waker
@@ -32,6 +31,8 @@ from kubeletplugin.prepare.by_hand import Draining
 from kubeletplugin.prepare.kubelet_state import KubeletStateFile
 from kubeletplugin.prepare.manager import ClaimManager
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
+from kubeletplugin.supervision import RESTART_SECONDS, Supervisor
+from kubeletplugin.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class ActiveNode:
         self._folder: CdiFolder | None = None
         self._manager: ClaimManager | None = None
         self._watches: ClaimWatches | None = None
-        self._loops = Loops(parts.clock, self._lost)
+        self._troubles = Troubles(log)
+        self._supervisor = Supervisor(parts.clock, self._troubles, self._lost)
         self._offered: Callable[[], Inventory] = lambda: Inventory("")
         self._claims_changed = asyncio.Event()
 
@@ -123,11 +125,9 @@ class ActiveNode:
         crashpoints.reached("takeover.cleaned")
         specs = await asyncio.to_thread(HostSpecs, writer, parts.hardware)
         settings = parts.settings
-        self._folder = folder = CdiFolder(
-            specs, settings.cdi_dir, settings.host_root, parts.notices, self._loops.troubles
-        )
+        self._folder = folder = CdiFolder(specs, settings.cdi_dir, settings.host_root, parts.notices, self._troubles)
         parts.inventory.use_bindings(ledger)
-        bound = self._loops.once("look under bound names", self._look_under_bindings())
+        bound = self._supervisor.start("look under bound names", self._look_under_bindings, once=True)
         await asyncio.wait([bound], timeout=FIRST_LOOK_SECONDS)
         if bound.done() and parts.inventory.current is not None:
             await folder.refresh(parts.inventory.current.driver_version)
@@ -147,7 +147,7 @@ class ActiveNode:
         await manager.recover()
         crashpoints.reached("takeover.recovered")
         watch = FileWatch(KubeletStateFile(parts.settings.kubelet_root_dir).path)
-        start = self._loops.start
+        start = self._supervisor.start
         start("sweep", manager.run)
         start("keep the ledger's file", lambda: self._file.keep(ledger))
         start("watch the node's pods", parts.pods.run)
@@ -169,17 +169,36 @@ class ActiveNode:
         parts.slices.start()
 
     async def deactivate(self) -> None:
-        """Slices first: claims have a fence should this hang and another instance go on without waiting; they don't."""
-        parts = self._parts
-        await parts.slices.stop()
-        if self._manager is not None:
+        """Slices first: claims have a fence should this hang and another instance go on without waiting; they don't.
+        Every step is taken, whatever becomes of another: what has no fence must not go on beside the next holder."""
+        for step in (
+            self._parts.slices.stop,
+            self._stop_claims,
+            self._supervisor.stop,
+            self._stop_watches,
+            self._close_ledger,
+        ):
+            try:
+                await step()
+            except Exception:
+                log.exception("give the node up: go on after a step that failed")
+
+    async def _stop_claims(self) -> None:
+        if self._manager is None:
+            return
+        try:
             await self._manager.yield_()
             crashpoints.reached("yield.quiet")
+        finally:
             self._manager = None
-        await self._loops.stop()
-        if self._watches is not None:
-            await self._watches.stop()
-        parts.inventory.use_bindings(None)
+
+    async def _stop_watches(self) -> None:
+        watches, self._watches = self._watches, None
+        if watches is not None:
+            await watches.stop()
+
+    async def _close_ledger(self) -> None:
+        self._parts.inventory.use_bindings(None)
         ledger, self._ledger = self._ledger, None
         if ledger is not None and not await self._lost():
             await ledger.close()
@@ -189,7 +208,7 @@ class ActiveNode:
         """Whether another instance is active for sure; a lease that can't be read says nothing."""
         try:
             return await asyncio.to_thread(self._parts.lease.lost)
-        except RecoverableError:
+        except (RecoverableError, OSError):
             return False
 
     async def _look_under_bindings(self) -> None:

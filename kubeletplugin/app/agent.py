@@ -340,9 +340,8 @@ class Agent:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Nothing that stands may end by itself: an agent without it must not look well."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.error("%s ended", task.get_name(), exc_info=error)
+        if not task.cancelled():
+            log.error("%s ended", task.get_name(), exc_info=task.exception())
             self._broken = f"go on without {task.get_name()}: it ended, see above"
             self._stop.set()
 

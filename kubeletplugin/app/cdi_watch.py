@@ -15,6 +15,7 @@ from kubeletplugin.app.notices import NodeNotices
 from kubeletplugin.cdi.claims import claim_of
 from kubeletplugin.cdi.driver import DRIVER_FILE
 from kubeletplugin.clock import Clock
+from kubeletplugin.supervision import together
 
 PAUSE_SECONDS = 0.2
 """Between two passes: one that empties the folder again and again must not keep a core busy."""
@@ -50,20 +51,18 @@ class SpecKeeper:
     async def run(self) -> None:
         """For ever; raises NotActiveError and RecoverableError."""
         watch = HarmWatch(self._folder, self._prefix)
-        watching = asyncio.ensure_future(watch.run())
-        try:
-            while True:
-                await watch.changed.wait()
-                names = watch.take()
-                try:
-                    await self._mend(names)
-                except BaseException:
-                    watch.take_again()
-                    raise
-                await self._clock.sleep(PAUSE_SECONDS)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+        await together(watch.run(), self._mend_changes(watch))
+
+    async def _mend_changes(self, watch: HarmWatch) -> None:
+        while True:
+            await watch.changed.wait()
+            names = watch.take()
+            try:
+                await self._mend(names)
+            except BaseException:
+                watch.take_again()
+                raise
+            await self._clock.sleep(PAUSE_SECONDS)
 
     async def _mend(self, names: Collection[str] | None) -> None:
         driver = False

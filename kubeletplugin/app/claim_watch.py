@@ -9,6 +9,7 @@ happened in between is missed. Where that state is too old for the server, or no
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Iterable
 
@@ -18,8 +19,12 @@ from kubeapi.reflector import Change, Reflector
 from kubeletplugin.clock import Clock
 from kubeletplugin.prepare.model import ClaimRef
 from kubeletplugin.prepare.ports import ClaimReader
+from kubeletplugin.supervision import Supervisor
+from kubeletplugin.troubles import Troubles
 
 log = logging.getLogger(__name__)
+
+WATCH = "watch the node's claims"
 
 REMEMBERED = 256
 """Claims whose states are kept until they are watched: more than are prepared on a node in the second before that."""
@@ -70,8 +75,10 @@ class ClaimWatches:
         self._gone = gone
         self._clock = clock
         self._observe = observe
-        self._complaints = Complaints(log, "watch the node's claims")
+        self._complaints = Complaints(log, WATCH)
+        self._supervisor = Supervisor(clock, Troubles(log))
         self._watches: dict[ClaimRef, asyncio.Task[None]] = {}
+        self._starts: dict[ClaimRef, Json | None] = {}
         self._stopped = False
 
     def follow(self, claims: frozenset[ClaimRef]) -> None:
@@ -80,18 +87,19 @@ class ClaimWatches:
             claims = frozenset()
         for ref in self._watches.keys() - claims:
             self._watches.pop(ref).cancel()
+            self._starts.pop(ref, None)
         for ref in claims - self._watches.keys():
-            work = self._watch(ref, self._read.state(ref.uid))
-            self._watches[ref] = asyncio.create_task(work, name=f"watch claim {ref.uid}")
+            self._starts[ref] = self._read.state(ref.uid)
+            self._watches[ref] = self._supervisor.start(WATCH, functools.partial(self._watch, ref))
         self._read.watched(ref.uid for ref in claims)
 
     async def stop(self) -> None:
-        tasks = list(self._watches.values())
         self._stopped = True
         self.follow(frozenset())
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._supervisor.stop()
 
-    async def _watch(self, ref: ClaimRef, start: Json | None) -> None:
+    async def _watch(self, ref: ClaimRef) -> None:
+        """Begun anew, it begins with a list: what it began with may be why it failed."""
         reflector = Reflector(
             self._api,
             RESOURCE_CLAIMS,
@@ -99,7 +107,7 @@ class ClaimWatches:
             namespace=ref.namespace,
             field_selector=f"metadata.name={ref.name}",
             complaints=self._complaints,
-            start=start,
+            start=self._starts.pop(ref, None),
         )
 
         def told(change: Change) -> None:

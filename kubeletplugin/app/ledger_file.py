@@ -20,6 +20,7 @@ from kubeletplugin.lease.lease import Lease
 from kubeletplugin.ledger import files
 from kubeletplugin.ledger.errors import LedgerDamagedError
 from kubeletplugin.ledger.store import Ledger
+from kubeletplugin.supervision import together
 
 log = logging.getLogger(__name__)
 
@@ -59,15 +60,13 @@ class LedgerFile:
     async def keep(self, ledger: Ledger) -> None:
         """Looks at the file whenever somebody wrote to it, moved it or took it away."""
         watch = FileWatch(self._path)
-        watching = asyncio.create_task(watch.run(), name="watch the ledger's file")
-        try:
-            while True:
-                await watch.changed.wait()
-                watch.changed.clear()
-                await self._check(ledger)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+        await together(watch.run(), self._check_changes(watch, ledger))
+
+    async def _check_changes(self, watch: FileWatch, ledger: Ledger) -> None:
+        while True:
+            await watch.changed.wait()
+            watch.changed.clear()
+            await self._check(ledger)
 
     async def _check(self, ledger: Ledger) -> None:
         try:

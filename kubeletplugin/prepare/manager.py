@@ -48,6 +48,7 @@ from kubeletplugin.prepare.runs import Runs
 from kubeletplugin.prepare.sightings import Sightings
 from kubeletplugin.prepare.slots import ClaimTurns
 from kubeletplugin.prepare.strays import Strays
+from kubeletplugin.supervision import Supervisor, together
 from kubeletplugin.troubles import Troubles
 
 log = logging.getLogger(__name__)
@@ -59,12 +60,6 @@ LINGER_SECONDS = 120.0
 
 SWEEP = "sweep"
 SWEEP_SECONDS = 30.0
-
-SOUND_SECONDS = 60.0
-"""Work that went well for so long fails for a reason of its own."""
-
-RETRY_SECONDS = 5.0
-"""Pause before standing work that failed begins anew."""
 
 
 def _unheard() -> None:
@@ -130,6 +125,7 @@ class ClaimManager:
         self._joins = Joins(self._node)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._troubles = Troubles(log)
+        self._supervisor = Supervisor(self._node.clock, self._troubles, self._is_over)
         self._yielding = False
 
     # --- calls ---
@@ -221,18 +217,10 @@ class ClaimManager:
     async def run(self) -> None:
         """Sweeps and waits for draining devices until it is cancelled; raises NotActiveError when the lease is
         lost for good. No other failure ends either of the two."""
-        work = {
-            asyncio.ensure_future(self._standing("wait for draining devices", self._drains.run)),
-            asyncio.ensure_future(self._standing(SWEEP, self._sweeps)),
-        }
-        try:
-            ended, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()
-        finally:
-            for task in work:
-                task.cancel()
-            await asyncio.gather(*work, return_exceptions=True)
+        await together(
+            self._supervisor.keep("wait for draining devices", self._drains.run),
+            self._supervisor.keep(SWEEP, self._sweeps),
+        )
 
     async def yield_(self) -> None:
         """Stops all waits at once, lets what changes something finish, and does nothing more (docs/protocol, R_YIELD).
@@ -279,22 +267,6 @@ class ClaimManager:
             await self._node.clock.sleep(SWEEP_SECONDS)
             await self.sweep()
             self._troubles.over(SWEEP)
-
-    async def _standing(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begins ``work`` anew whenever it fails, until the lease is lost: a lock that wasn't free, or a file that
-        couldn't be opened, for a moment looks the same as a lost one."""
-        clock = self._node.clock
-        while True:
-            begun = clock.monotonic()
-            try:
-                await work()
-            except Exception as error:
-                if isinstance(error, NotActiveError) and await self._is_over():
-                    raise
-                if clock.monotonic() - begun >= SOUND_SECONDS:
-                    self._troubles.forget(name)
-                self._troubles.failed(name, error)
-            await self._node.clock.sleep(RETRY_SECONDS)
 
     async def _is_over(self) -> bool:
         if self._yielding or self._lost is None:

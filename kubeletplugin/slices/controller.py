@@ -16,7 +16,6 @@ carries the version that it is based on and the one that stays repairs the rest.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Iterable, Mapping
@@ -35,6 +34,8 @@ from kubeletplugin.slices.schedule import PoolState, Schedule
 from kubeletplugin.slices.store import SliceStore
 from kubeletplugin.slices.sync import Plan, PoolSync, SliceGone, SliceRefused, WriteVerb
 from kubeletplugin.slices.validate import Checked, Problem, check_devices
+from kubeletplugin.supervision import Supervisor, together
+from kubeletplugin.troubles import Troubles
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ class SliceController:
         self._problems: dict[str, frozenset[Problem]] = {}
         self._schedule = Schedule(clock, self._rng, _log)
         self._accepted = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._supervisor = Supervisor(clock, Troubles(_log))
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def accepted(self) -> bool:
@@ -149,16 +151,21 @@ class SliceController:
 
     def start(self) -> None:
         """Begins to watch and write. RuntimeError when it runs already."""
-        if self._tasks:
+        if self._task is not None:
             raise RuntimeError("slice controller runs already")
+        self._task = self._supervisor.start("keep the node's slices", self._serve)
+
+    async def _serve(self) -> None:
+        """From a first look on. Fails as a whole: a writer without its watch would work from what was, and who begins
+        anew looks before it writes."""
         self._store = SliceStore(self._clock)
         self._sync = PoolSync(self._api, self._store, self._observer.slice_written)
         self._schedule.clear()
         reflector = self._new_reflector()
-        self._tasks = [
-            asyncio.create_task(reflector.run(), name="slices: watch"),
-            asyncio.create_task(self._run(reflector.synced), name="slices: write"),
-        ]
+        try:
+            await together(reflector.run(), self._run(reflector.synced))
+        finally:
+            self._set_accepted(False)
 
     def _new_reflector(self) -> Reflector:
         mine = f"spec.driver={self._publisher.driver},spec.nodeName={self._publisher.node_name}"
@@ -168,12 +175,8 @@ class SliceController:
 
     async def stop(self) -> None:
         """No write begins after this is called; returns when the last one has ended or been given up."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await self._supervisor.stop()
+        self._task = None
         self._set_accepted(False)
 
     async def _run(self, synced: asyncio.Event) -> None:
