@@ -1,5 +1,6 @@
 """What heals is waited for, with one line that says what, where and what to do; what can't ends the agent with one."""
 
+import asyncio
 import logging
 import os
 
@@ -7,6 +8,8 @@ import pytest
 
 from deviceclasses.names import DRIVER_NAME
 from kubeletplugin.errors import FatalError
+from kubeletplugin.prepare.manager import ClaimManager
+from kubeletplugin.slices.controller import SliceController
 from tests.contract.agent.node import AgentNode, HurriedClock, until, until_true
 
 pytestmark = pytest.mark.anyio
@@ -112,3 +115,24 @@ async def test_a_removed_socket_ends_the_agent(node: AgentNode) -> None:
     os.unlink(node.settings.plugin_dir / socket)
     with pytest.raises(FatalError, match="was removed by somebody else"):
         await agent.task
+
+
+async def test_what_fails_while_giving_the_node_up_leaves_nothing_running(
+    node: AgentNode, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no fence, slices and Events above all, must not go on beside the next holder."""
+    agent = node.start_agent()
+    await node.ready()
+
+    async def fail(self: object) -> None:
+        raise TypeError("odd")
+
+    monkeypatch.setattr(SliceController, "stop", fail)
+    monkeypatch.setattr(ClaimManager, "yield_", fail)
+    before = asyncio.all_tasks()
+    await agent.agent._active.deactivate()
+    ended = {task.get_name() for task in before - asyncio.all_tasks()}
+    assert {"sweep", "wake pods", "keep the ledger's file", "publish the inventory", "write claims' status"} <= ended
+    assert await agent.agent._active.status() is None
+    assert await agent.agent._active.view() is None
+    assert len([line for line in caplog.messages if line.startswith("give the node up")]) == 2

@@ -8,8 +8,9 @@ import pytest
 
 from kubeapi.client import RESOURCE_CLAIMS, Json, KubeApi, Page, Resource, WatchEvent
 from kubeapi.errors import Gone
-from kubeletplugin.app.claim_watch import REMEMBERED, ClaimWatches, ReadClaims
+from kubeletplugin.app.claim_watch import REMEMBERED, WATCH, ClaimWatches, ReadClaims
 from kubeletplugin.prepare.model import ClaimRef
+from kubeletplugin.supervision import RESTART_SECONDS
 from tests.fakes.clock import VirtualClock
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +33,7 @@ class Api:
         self.lists = 0
         self.from_versions: list[str] = []
         self.too_old = ""
+        self.odd = False
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Json:
         return self.stored[name]
@@ -44,6 +46,8 @@ class Api:
     async def watch(
         self, resource: Resource, *, namespace: str, field_selector: str, resource_version: str, **rest: Any
     ) -> AsyncIterator[WatchEvent]:
+        if self.odd:
+            raise TypeError("odd answer")
         self.from_versions.append(resource_version)
         if resource_version == self.too_old:
             raise Gone(410, "Expired", f"too old resource version: {resource_version}")
@@ -168,3 +172,20 @@ async def test_nothing_is_remembered_of_claims_that_are_watched_nor_of_too_many(
     assert node.read.state("uid-0") is None
     assert all(node.read.state(ref.uid) for ref in refs[1:])
     await node.watches.stop()
+
+
+async def test_a_watch_that_fails_in_an_unforeseen_way_is_begun_anew_with_a_list(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Who else would learn of a pod that joins the claim?"""
+    node = Node()
+    await node.prepare(A, "7")
+    node.api.odd = True
+    await node.follow(A)
+    assert node.api.watches == {}
+    node.api.odd = False
+    await node.clock.advance(RESTART_SECONDS)
+    assert (node.api.lists, set(node.api.watches)) == (1, {("team", "metadata.name=a")})
+    assert [record.getMessage() for record in caplog.records] == [f"{WATCH}: an error that nobody foresaw"]
+    await node.watches.stop()
+    assert node.api.watches == {}

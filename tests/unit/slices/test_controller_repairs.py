@@ -8,6 +8,7 @@ from kubeapi.client import Json
 from kubeapi.errors import TooManyRequests, Unreachable
 from kubeletplugin.slices.pace import BURST, CHANGES_REFILL_SECONDS, DELETIONS_REFILL_SECONDS
 from kubeletplugin.slices.schedule import GUARD_SECONDS
+from kubeletplugin.supervision import RESTART_SECONDS
 from tests.unit.slices.samples import NODE, plain
 from tests.unit.slices.worlds import World, refuse, world
 
@@ -170,4 +171,43 @@ async def test_a_repair_that_waits_for_the_guard_isnt_called_accepted() -> None:
         assert not it.accepted()
         await it.pass_time(0.02)
         assert it.slices == ["00000 g1/1 a"]
+        assert it.accepted()
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_a_watch_that_fails_in_an_unforeseen_way_is_begun_anew(verb: str) -> None:
+    """Without it a wipe would go unseen, and the node without slices, for good."""
+
+    def odd(asked: str, body: Json) -> None:
+        if asked == verb:
+            raise TypeError("odd answer")
+
+    async with world(start=False) as it:
+        it.want(plain("a"))
+        it.api.fault = odd
+        it.controller.start()
+        await it.pass_time(1)
+        assert not it.accepted()
+        it.api.fault = lambda asked, body: None
+        await it.pass_time(RESTART_SECONDS)
+        assert it.slices == ["00000 g1/1 a"]
+        it.api.wipe()
+        await it.pass_time(1)
+        assert it.slices == ["00000 g1/1 a"]
+        assert it.accepted()
+
+
+async def test_stopping_after_an_unforeseen_failure_raises_nothing() -> None:
+    def odd(asked: str, body: Json) -> None:
+        raise TypeError("odd answer")
+
+    async with world(start=False) as it:
+        it.api.fault = odd
+        it.controller.start()
+        await it.pass_time(1)
+        await it.controller.stop()
+        it.api.fault = lambda asked, body: None
+        it.want(plain("a"))
+        it.controller.start()
+        await it.pass_time(1)
         assert it.accepted()
