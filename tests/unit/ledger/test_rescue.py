@@ -1,5 +1,6 @@
 """The ledger's file harmed by others while it is open."""
 
+import asyncio
 import datetime
 import itertools
 import os
@@ -131,7 +132,7 @@ async def test_the_connection_to_the_harmed_file_has_ended(tmp_path: Path) -> No
     await ledger.check()
     assert ledger._connection is not before
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        before.execute("SELECT 1")
+        await asyncio.get_running_loop().run_in_executor(ledger._executor, before.execute, "SELECT 1")
     await ledger.close()
 
 
