@@ -49,7 +49,8 @@ class Pods:
     def __init__(self, host_root: Path) -> None:
         self._kubepods = host_root / "sys" / "fs" / "cgroup" / "kubepods"
         self._kubepods.mkdir(parents=True)
-        (host_root / "proc" / "self").mkdir(parents=True)
+        (host_root / "proc").mkdir(parents=True)
+        (host_root / "proc" / "self").symlink_to("/proc/self")
 
     def run(self, pod_uid: str, pid: int) -> None:
         folder = self._kubepods / f"pod{pod_uid}"

@@ -17,6 +17,7 @@ import asyncio
 import errno
 import functools
 import logging
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -120,22 +121,34 @@ class PodCgroups:
         return {pod: pids for pod, pids in found.items() if pids}
 
     def by_pod(self, pids: Iterable[int]) -> Mapping[str, frozenset[int]]:
-        """``pids`` by the UID of their pod; without those that have ended or are of no pod. Raises BlindError."""
-        wanted = sorted(pids)
-        if wanted:
-            self._check_namespace()
+        """``pids`` by the UID of their pod; without those that have ended or are of no pod. Raises BlindError, also for
+        none: in another PID namespace the GPU driver would have hidden them."""
+        self._check_namespace()
         found: dict[str, frozenset[int]] = {}
-        for pid in wanted:
+        for pid in sorted(pids):
             pod = self._pod_of(pid)
             if pod:
                 found[pod] = found.get(pod, frozenset()) | {pid}
         return found
 
     def _check_namespace(self) -> None:
-        """In the host's PID namespace, process 1 isn't in the pod that this process is in."""
+        """The host's /proc calls this process by the pid that it has in the host's PID namespace; a /proc of our own
+        shows in process 1 one of our own pod."""
+        try:
+            pid = (self._proc_root / "self").resolve(strict=True).name
+        except OSError as error:
+            raise BlindError(f"read {self._proc_root / 'self'}: {error.strerror}") from error
         own = self._pod_of_path("self")
-        if own and own == self._pod_of_path("1"):
+        if pid != str(os.getpid()) or not self._shares_namespace() or (own and own == self._pod_of_path("1")):
             raise BlindError("this process isn't in the host's PID namespace (hostPID)")
+
+    def _shares_namespace(self) -> bool:
+        """With process 1; True where that can't be told, for want of the right to trace it."""
+        own, first = (self._proc_root / process / "ns" / "pid" for process in ("self", "1"))
+        try:
+            return own.readlink() == first.readlink()
+        except OSError:
+            return True
 
     def _pod_of(self, pid: int) -> str:
         return self._pod_of_path(str(pid))

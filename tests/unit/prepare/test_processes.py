@@ -1,6 +1,7 @@
 """Looking for pods' processes in every cgroup layout, and what counts as not being able to see."""
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -41,6 +42,7 @@ class Host:
         self.cgroups, self.proc = folder / "cgroup", folder / "proc"
         for path in (self.cgroups, self.proc):
             path.mkdir()
+        self.agent_is(os.getpid())
         self.process("self", "/system.slice/agent.service")
         self.process("1", "/init.scope")
 
@@ -54,6 +56,16 @@ class Host:
                 (directory / "cgroup.procs").write_text("")
         (directory / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
         return directory
+
+    def agent_is(self, pid: int) -> None:
+        """The pid by which this /proc knows the process that reads it."""
+        (self.proc / str(pid)).mkdir()
+        (self.proc / "self").unlink(missing_ok=True)
+        (self.proc / "self").symlink_to(str(pid))
+
+    def namespace(self, process: str, inode: int) -> None:
+        (self.proc / process / "ns").mkdir()
+        (self.proc / process / "ns" / "pid").symlink_to(f"pid:[{inode}]")
 
     def process(self, pid: str, *cgroups: str) -> None:
         (self.proc / pid).mkdir(exist_ok=True)
@@ -152,7 +164,18 @@ def _no_proc(host: Host, _: pytest.MonkeyPatch) -> None:
     host.group(f"kubepods/pod{POD}/0abc")
     for process in ("self", "1"):
         (host.proc / process / "cgroup").unlink()
-        (host.proc / process).rmdir()
+    (host.proc / "self").unlink()
+
+
+def _known_by_another_pid(host: Host, _: pytest.MonkeyPatch) -> None:
+    """The host's /proc, mounted into a pod with a PID namespace of its own."""
+    host.agent_is(os.getpid() + 1)
+    host.process("self", "/")
+
+
+def _pid_is_the_same_by_chance(host: Host, _: pytest.MonkeyPatch) -> None:
+    host.namespace("self", 4026532000)
+    host.namespace("1", 4026531836)
 
 
 T = TypeVar("T")
@@ -166,6 +189,8 @@ Break = Callable[[Host, pytest.MonkeyPatch], None]
         (_no_root, "No such file or directory"),
         (_unreadable, "Permission denied"),
         (_own_namespace, "isn't in the host's PID namespace"),
+        (_known_by_another_pid, "isn't in the host's PID namespace"),
+        (_pid_is_the_same_by_chance, "isn't in the host's PID namespace"),
         (_no_proc, "No such file or directory"),
     ],
 )
@@ -189,6 +214,14 @@ def test_in_the_hosts_namespace_the_agents_own_pod_is_no_obstacle(host: Host) ->
     host.process("self", f"/kubepods/pod{OTHER}/agent")
     host.group(f"kubepods/pod{POD}/0abc", 5)
     assert host.look().pids_of([POD]) == {POD: {5}}
+
+
+def test_no_processes_on_a_device_are_none_in_the_hosts_namespace_only(host: Host) -> None:
+    assert host.look().by_pod([]) == {}
+    host.agent_is(os.getpid() + 1)
+    host.process("self", "/")
+    with pytest.raises(BlindError, match="PID namespace"):
+        host.look().by_pod([])
 
 
 class Pids:
