@@ -2,6 +2,7 @@
 happened and when it ended, not a line per try (for the API server's: kubeapi.complaints)."""
 
 import logging
+from collections.abc import Collection
 
 from kubeletplugin.errors import AgentError
 
@@ -33,6 +34,11 @@ class Troubles:
     def forget(self, what: str) -> None:
         """It has worked meanwhile, so that the next failure is news."""
         self._told.pop(what, None)
+
+    def only(self, whats: Collection[str]) -> None:
+        """Nothing else will be done again: what has failed with it must mute nobody for ever."""
+        for what in self._told.keys() - set(whats):
+            self._told.pop(what)
 
     def over(self, what: str) -> None:
         """Every success may call it."""

@@ -1,6 +1,7 @@
 """What the node's agent knows, through its own socket when one runs, else from the ledger's file."""
 
 import asyncio
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,10 @@ async def _ask(path: Path) -> dict[str, Any] | None:
     timeout = aiohttp.ClientTimeout(total=SECONDS)
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path)), timeout=timeout) as session:
         try:
-            async with session.get("http://agent/status", raise_for_status=True) as response:
+            async with session.get("http://agent/status") as response:
+                if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise _NoAnswerError(f"the agent at {path} can't tell now: {await response.text()}")
+                response.raise_for_status()
                 answer: dict[str, Any] = await response.json()
                 return answer
         except aiohttp.ClientConnectorError as error:

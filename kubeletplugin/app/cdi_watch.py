@@ -20,6 +20,10 @@ from kubeletplugin.supervision import together
 PAUSE_SECONDS = 0.2
 """Between two passes: one that empties the folder again and again must not keep a core busy."""
 
+SILENT_SECONDS = 60.0
+"""After people were told; twice as long each time: who empties the folder in a loop is one story, not a line a pass."""
+MOST_SILENT_SECONDS = 3600.0
+
 MendClaims = Callable[[Collection[str] | None], Awaitable[int]]
 
 
@@ -47,6 +51,8 @@ class SpecKeeper:
         self._mend_claims = mend_claims
         self._notices = notices
         self._clock = clock
+        self._told = float("-inf")
+        self._silence = SILENT_SECONDS
 
     async def run(self) -> None:
         """For ever; raises NotActiveError and RecoverableError."""
@@ -71,4 +77,14 @@ class SpecKeeper:
         uids = None if names is None else {uid for name in names if (uid := claim_of(name))}
         claims = await self._mend_claims(uids) if uids is None or uids else 0
         if driver or claims:
-            self._notices.files_restored(self._folder, driver, claims)
+            self._tell(driver, claims)
+
+    def _tell(self, driver: bool, claims: int) -> None:
+        now = self._clock.monotonic()
+        past = now - self._told
+        if past < self._silence:
+            return
+        lasting = past < 2 * self._silence
+        self._silence = min(2 * self._silence, MOST_SILENT_SECONDS) if lasting else SILENT_SECONDS
+        self._told = now
+        self._notices.files_restored(self._folder, driver, claims)

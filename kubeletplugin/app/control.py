@@ -2,7 +2,8 @@
 `gpuclaim release` ask.
 
 ``GET /status`` answers JSON: the instance, whether it is active, and, when it is, devices, holders and drains. For
-root only, since it names claims and pods of all namespaces; the rest is what app.http answers everywhere.
+root only, since it names claims and pods of all namespaces; 503 with the reason when it can't be told now. The rest is
+what app.http answers everywhere.
 """
 
 import socket
@@ -15,6 +16,7 @@ from aiohttp import web
 from kubeletplugin.app.http import Scrape, Unready, new_application, new_runner
 from kubeletplugin.app.http_door import GuardedSite
 from kubeletplugin.dra.sockets import STATUS_PREFIX, STATUS_SUFFIX, first_that_fits, short_token
+from kubeletplugin.errors import NotActiveError, RecoverableError
 
 Status = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -53,7 +55,10 @@ class ControlServer:
         self._path.unlink(missing_ok=True)
 
     async def _get_status(self, request: web.Request) -> web.Response:
-        return web.json_response(await self._status())
+        try:
+            return web.json_response(await self._status())
+        except (NotActiveError, RecoverableError) as error:
+            return web.Response(status=503, text=str(error))
 
 
 def _bound(path: Path) -> socket.socket:

@@ -88,7 +88,8 @@ class InventoryProber:
         )
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._read(index, exclusions)) for index in range(count)]
-        gpus = _without_twins(_name_the_silent([task.result() for task in tasks], self._seen, exclusions))
+        named = _name_the_silent([task.result() for task in tasks], self._seen, exclusions)
+        gpus = _without_twins(_with_one_text(named, self._seen))
         self._seen = tuple(gpu for gpu in gpus if gpu.identity.uuid)
         unseen = self._unseen(gpus)
         notices = (
@@ -182,6 +183,13 @@ def _named(gpu: Enumerated, known: Identity, exclusions: Sequence[Exclusion]) ->
     return replace(gpu, identity=known)
 
 
+def _with_one_text(gpus: Sequence[Enumerated], seen: Sequence[Enumerated]) -> tuple[Enumerated, ...]:
+    """A trouble with one code keeps its first text while it lasts, since a new text is a new Event: which call meets it
+    first differs from look to look."""
+    before = {(old.identity.uuid, old.code): old.reason for old in seen if old.code != NvmlCode.SUCCESS}
+    return tuple(replace(gpu, reason=before.get((gpu.identity.uuid, gpu.code), gpu.reason)) for gpu in gpus)
+
+
 def _without_twins(gpus: tuple[Enumerated, ...]) -> tuple[Enumerated, ...]:
     uuids = Counter(gpu.facts.uuid for gpu in gpus if gpu.facts)
     minors = Counter(gpu.facts.minor for gpu in gpus if gpu.facts)
@@ -225,8 +233,7 @@ def _withheld(gpu: Enumerated, reason: str) -> WithheldGpu:
 
 
 def _explain(error: NvmlError) -> str:
-    """The same while the trouble lasts, since a new text is a new Event: which call hangs, or says first that the GPU
-    is gone, differs from look to look."""
+    """Without the call where it tells nothing: any of them may hang, or say first that the GPU is gone."""
     if isinstance(error, NvmlTimeoutError):
         return "NVML gave no answer in time: the GPU is offered again once NVML answers for it"
     if error.code == NvmlCode.GPU_IS_LOST:

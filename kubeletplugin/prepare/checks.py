@@ -73,6 +73,7 @@ class Checks:
         for uid in self._sightings.followed() - {record.uid for record in recorded}:
             if not self._turns.busy(uid):
                 self._sightings.forget(uid)
+        self._troubles.only([what(record) for record in recorded for what in (_checking, _restoring)])
         for record in recorded:
             try:
                 if not kubelet.lists(record.uid):
@@ -84,9 +85,9 @@ class Checks:
                 if self._sightings.moved(record.uid):
                     await self._tell_of_move(record)
             except (ClaimError, RecoverableError, api_errors.ApiError) as error:
-                self._troubles.failed(f"check claim {record.namespace}/{record.name}", error)
+                self._troubles.failed(_checking(record), error)
             else:
-                self._troubles.over(f"check claim {record.namespace}/{record.name}")
+                self._troubles.over(_checking(record))
         node.notices.swept()
 
     async def mend(self, uids: Collection[str] | None) -> int:
@@ -99,7 +100,7 @@ class Checks:
             uids = recorded.keys() - await node.offload(node.specs.claim_uids)
         mended = 0
         for uid in recorded.keys() & uids:
-            what = f"restore the CDI file of claim {recorded[uid].namespace}/{recorded[uid].name}"
+            what = _restoring(recorded[uid])
             try:
                 mended += await self._restore_file(uid)
             except (ClaimError, RecoverableError) as error:
@@ -211,3 +212,11 @@ class Checks:
         if stuck and not self._turns.busy(record.uid):
             self._sightings.told(record.uid)
             self._node.notices.claim_moved(ClaimRef(record.uid, record.namespace, record.name), stuck)
+
+
+def _checking(record: ClaimRecord) -> str:
+    return f"check claim {record.namespace}/{record.name}"
+
+
+def _restoring(record: ClaimRecord) -> str:
+    return f"restore the CDI file of claim {record.namespace}/{record.name}"

@@ -46,3 +46,15 @@ def test_what_nobody_foresaw_shows_its_origin_once(caplog: pytest.LogCaptureFixt
     (record,) = caplog.records
     assert record.exc_info
     assert record.getMessage() == "sweep: an error that nobody foresaw"
+
+
+def test_what_is_never_done_again_mutes_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """A claim ended while the disk was full; months later it is full again."""
+    caplog.set_level(logging.INFO)
+    troubles = Troubles(log)
+    troubles.failed("check claim ns/a", RecoverableError("disk full"))
+    troubles.only(["check claim ns/b"])
+    troubles.failed("check claim ns/b", RecoverableError("disk full"))
+    troubles.only(["check claim ns/b"])
+    troubles.failed("check claim ns/b", RecoverableError("disk full"))
+    assert told(caplog) == ["check claim ns/a: disk full", "check claim ns/b: disk full"]

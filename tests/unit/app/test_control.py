@@ -15,7 +15,7 @@ import pytest
 
 from kubeletplugin.app import control, http
 from kubeletplugin.app.control import ControlServer
-from kubeletplugin.errors import FatalError
+from kubeletplugin.errors import FatalError, RecoverableError
 
 pytestmark = pytest.mark.anyio
 
@@ -33,8 +33,11 @@ class Instance:
     def __init__(self) -> None:
         self.reason = ""
         self.status: Any = {"state": "active"}
+        self.trouble: Exception | None = None
 
     async def report(self) -> dict[str, Any]:
+        if self.trouble is not None:
+            raise self.trouble
         answer: dict[str, Any] = self.status
         return answer
 
@@ -72,6 +75,14 @@ async def test_answers(folder: Path) -> None:
         instance.reason = "the kubelet hasn't registered this instance yet"
         assert await get(path, "/readyz") == (503, instance.reason)
         assert (await get(path, "/other"))[0] == 404
+
+
+async def test_a_status_that_cant_be_told_says_why(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, instance = folder / "status-a.sock", Instance()
+    instance.trouble = RecoverableError("read the ledger: disk I/O error")
+    async with serving(path, instance):
+        assert await get(path, "/status") == (503, "read the ledger: disk I/O error")
+    assert not caplog.records
 
 
 async def test_only_root_may_ask_from_the_first_moment_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from gpuclaim.cli import node_status, views
 from kubeletplugin.app.control import ControlServer
+from kubeletplugin.errors import RecoverableError
 from kubeletplugin.ledger.model import ClaimRecord, HeldDevice, Holder, HoldState, Route, Snapshot
 from kubeletplugin.ledger.model import Hold as LedgerHold
 from kubeletplugin.ledger.store import Ledger
@@ -131,6 +132,16 @@ async def test_an_agent_that_fails_to_answer_is_said_to(node: Node) -> None:
         answer = (await node.status("-o", "json")).json()
     assert answer["state"].startswith(f"the agent at {node.folder / 'status-a.sock'} gave no answer (")
     assert "500" in answer["state"]
+
+
+async def test_why_an_agent_cant_tell_now_is_said(node: Node) -> None:
+    async def fail() -> dict[str, Any]:
+        raise RecoverableError("read the ledger: disk I/O error")
+
+    async with node.instance("a", fail):
+        answer = (await node.status("-o", "json")).json()
+    path = node.folder / "status-a.sock"
+    assert answer["state"].startswith(f"the agent at {path} can't tell now: read the ledger: disk I/O error")
 
 
 # --- nobody answers ---

@@ -160,6 +160,26 @@ async def test_a_lost_gpu_is_lost(make_machine: MakeMachine) -> None:
     assert f"GPU {SICK}" in text
 
 
+@pytest.mark.parametrize("code", [NvmlCode.RESET_REQUIRED, NvmlCode.UNKNOWN])
+async def test_a_trouble_that_lasts_keeps_its_text_whichever_call_meets_it(
+    make_machine: MakeMachine, code: int
+) -> None:
+    """A new text is a new Event."""
+    machine = make_machine()
+    prober = machine.prober()
+    reasons = []
+    for call in ("memory_info", "minor_number", "memory_info"):
+        machine.node.inject_fault(SICK, call, code)
+        (withheld,) = (await prober.look()).inventory.withheld
+        reasons.append(withheld.reason)
+        machine.node.clear_faults()
+    assert len(set(reasons)) == 1, reasons
+    machine.node.inject_fault(SICK, "memory_info", NvmlCode.GPU_IS_LOST)
+    assert (await prober.look()).inventory.withheld[0].reason != reasons[0]
+    machine.node.clear_faults()
+    assert (await prober.look()).inventory.withheld == ()
+
+
 class ImpatientWith:
     """Real workers that wait 50 ms for one GPU and long for the others."""
 
