@@ -161,9 +161,7 @@ async def test_a_lost_gpu_is_lost(make_machine: MakeMachine) -> None:
 
 
 @pytest.mark.parametrize("code", [NvmlCode.RESET_REQUIRED, NvmlCode.UNKNOWN])
-async def test_a_trouble_that_lasts_keeps_its_text_whichever_call_meets_it(
-    make_machine: MakeMachine, code: int
-) -> None:
+async def test_a_trouble_keeps_its_text_whichever_call_meets_it(make_machine: MakeMachine, code: int) -> None:
     """A new text is a new Event."""
     machine = make_machine()
     prober = machine.prober()
