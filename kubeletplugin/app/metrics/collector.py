@@ -108,8 +108,9 @@ def _health(inventory: Inventory) -> Samples:
 
 
 def _devices(inventory: Inventory, holds: Iterable[Hold]) -> Samples:
-    """Each device in one state. A GPU that is withheld while someone holds it counts as held: the hold is what keeps
-    it, and its health is told elsewhere."""
+    """Each device in one state. What is wrong with it comes first, since that is what somebody is called for: a lost
+    GPU that a claim holds counts as withheld, and its hold among the holds. A withheld GPU counts once, with all that
+    is on it."""
     states: dict[str, str] = {}
     for hold in holds:
         if not hold.device.admin and states.get(hold.device.uuid) != HoldState.DRAINING:
@@ -117,12 +118,10 @@ def _devices(inventory: Inventory, holds: Iterable[Hold]) -> Samples:
     counts: Counter[tuple[str, ...]] = Counter({(kind.value, state): 0 for kind in DeviceKind for state in _STATES})
     withheld = {gpu.uuid for gpu in inventory.withheld}
     for device in inventory.devices:
-        state = states.get(device.uuid) or ("withheld" if device.problem else "available")
-        if state != "withheld" or device.gpu_uuid not in withheld:
-            counts[device.kind.value, state] += 1
+        if device.gpu_uuid not in withheld:
+            counts[device.kind.value, "withheld" if device.problem else states.get(device.uuid, "available")] += 1
     for gpu in inventory.withheld:
-        if not gpu.uuid or gpu.uuid not in states:
-            counts[DeviceKind.GPU.value, "excluded" if gpu.excluded else "withheld"] += 1
+        counts[DeviceKind.GPU.value, "excluded" if gpu.excluded else "withheld"] += 1
     return counts
 
 

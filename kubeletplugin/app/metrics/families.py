@@ -109,7 +109,8 @@ DEVICES = Family(
     "gpuclaim_devices",
     "gauge",
     ("device_type", "state"),
-    "Devices by state: available, held, draining, withheld (the Node's events say why), excluded by the operator",
+    "Devices by state: available, held, draining, and, be they held or not, withheld (the Node's events say why) and"
+    " excluded by the operator",
 )
 DEVICE_HEALTH = Family(
     "gpuclaim_device_health_info",

@@ -104,9 +104,9 @@ async def test_devices_by_state_each_once() -> None:
     seen = await node.scrape()
     assert seen.series("gpuclaim_devices", "device_type", "state") == {
         ("gpu", "available"): 1,
-        ("gpu", "held"): 2,
+        ("gpu", "held"): 1,
         ("gpu", "draining"): 1,
-        ("gpu", "withheld"): 2,
+        ("gpu", "withheld"): 3,
         ("gpu", "excluded"): 1,
         ("mig", "available"): 1,
         ("mig", "held"): 1,
@@ -119,6 +119,22 @@ async def test_devices_by_state_each_once() -> None:
         ("node-a", "gpu.nvidia.com", "mig"): 1,
     }
     assert seen.value("gpuclaim_claims_prepared") == 2
+
+
+async def test_what_is_wrong_with_a_device_shows_although_it_is_held() -> None:
+    out = WithheldGpu(2, "GPU-2", "0000:20:00.0", "excluded", excluded=True)
+    lost = WithheldGpu(7, "GPU-7", "0000:70:00.0", "lost")
+    gone, of_a_lost_gpu = replace(partition(3, 1), problem="the layout was changed"), partition(7, 0)
+    node = Node(inventory(gpu(2, "excluded"), partition(3, 0), gone, of_a_lost_gpu, withheld=(out, lost)))
+    node.claim("train", ("gpu", gpu(2)), ("gone", gone), ("lost", of_a_lost_gpu))
+    seen = await node.scrape()
+    assert seen.series("gpuclaim_devices", "device_type", "state") == {
+        ("gpu", "excluded"): 1,
+        ("gpu", "withheld"): 1,
+        ("mig", "withheld"): 1,
+        ("mig", "available"): 1,
+    }
+    assert seen.series("gpuclaim_holds", "route", "state") == {("claim", "held"): 3}
 
 
 async def test_a_device_that_is_kept_for_an_administrator_is_withheld() -> None:
