@@ -14,9 +14,10 @@ from kubeapi import errors as api_errors
 from kubeapi.client import RESOURCE_CLAIMS, Json
 from kubeletplugin import crashpoints
 from kubeletplugin.errors import ClaimError, RecoverableError
-from kubeletplugin.ledger.model import ClaimRecord, Hold
+from kubeletplugin.ledger.model import ClaimRecord, HeldDevice, Hold
 from kubeletplugin.prepare import allocation as claims
 from kubeletplugin.prepare import record as records
+from kubeletplugin.prepare.allocation import Allocation
 from kubeletplugin.prepare.effort import to_the_end
 from kubeletplugin.prepare.kubelet_state import KubeletClaims
 from kubeletplugin.prepare.model import ClaimRef
@@ -53,17 +54,7 @@ class Checks:
 
     async def standing(self, hold: Hold) -> Standing:
         """Of a claim's hold (not a draining one), by a live GET; ends it if it is over and may be ended."""
-        ref = ClaimRef(hold.holder.id, hold.holder.namespace, hold.holder.name)
-        try:
-            claim = await self._get(ref)
-        except api_errors.ApiError:
-            return Standing.UNKNOWN
-        allocation = claims.read(claim) if claim else None
-        if allocation is not None and hold.device.name in {
-            result.device for result in allocation.results if not result.admin
-        }:
-            return Standing.VALID
-        return await self._end_if_over(ref)
+        return await self._end_if_over(ClaimRef(hold.holder.id, hold.holder.namespace, hold.holder.name), hold.device)
 
     async def sweep(self, kubelet: KubeletClaims) -> None:
         """All claims once: ends what is over, writes missing files again, tells of claims that moved."""
@@ -130,9 +121,11 @@ class Checks:
             except (ClaimError, RecoverableError) as error:
                 log.warning("restore file of claim %s: %s", record.name, error, extra={"claim": record.uid})
 
-    async def _end_if_over(self, ref: ClaimRef) -> Standing:
+    async def _end_if_over(self, ref: ClaimRef, wanted: HeldDevice | None = None) -> Standing:
+        """``wanted`` is a device of the claim's that somebody else is allocated, too: who has it by any allocation has
+        it rightly. A claim that is being worked on isn't ended."""
         if self._turns.busy(ref.uid):
-            return Standing.BUSY
+            return await self._judge_busy(ref, wanted)
         async with self._turns.turn(ref.uid):
             record = await self._node.ledger.claim(ref.uid)
             if record is None:
@@ -142,7 +135,9 @@ class Checks:
             except api_errors.ApiError:
                 return Standing.UNKNOWN
             allocation = claims.read(claim) if claim else None
-            if allocation is not None and allocation.fingerprint == record.fingerprint:
+            if allocation is not None and (
+                allocation.fingerprint == record.fingerprint or self._has(allocation, wanted)
+            ):
                 return Standing.VALID
             if (await self._node.kubelet_claims(ref.uid)).lists(ref.uid):
                 return Standing.LISTED
@@ -152,6 +147,22 @@ class Checks:
             )
             self._node.notices.hold_ended(ref)
             return Standing.ENDED
+
+    async def _judge_busy(self, ref: ClaimRef, wanted: HeldDevice | None) -> Standing:
+        if wanted is None:
+            return Standing.BUSY
+        try:
+            claim = await self._get(ref)
+        except api_errors.ApiError:
+            return Standing.UNKNOWN
+        allocation = claims.read(claim) if claim else None
+        return Standing.VALID if allocation is not None and self._has(allocation, wanted) else Standing.BUSY
+
+    def _has(self, allocation: Allocation, wanted: HeldDevice | None) -> bool:
+        """Another node's devices have the same names."""
+        return wanted is not None and (self._node.pool_name, wanted.name) in {
+            (result.pool, result.device) for result in allocation.results if not result.admin
+        }
 
     async def _get(self, ref: ClaimRef) -> Json | None:
         """None when this claim (by its UID) is gone."""

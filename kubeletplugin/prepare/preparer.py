@@ -34,7 +34,9 @@ from kubeletplugin.prepare.strays import Strays
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_SECONDS = 1.0
-"""How long a wait goes on without a fresh GET of the claim."""
+LONGEST_SECONDS = 5.0
+"""How long a wait goes on without a fresh GET of the claim: ever longer while nothing rings, since mostly what ends a
+wait rings, and pods may wait by the dozen."""
 
 FIRST_RETRY_SECONDS = 0.1
 
@@ -69,11 +71,12 @@ class Outlook:
 @dataclass(slots=True)
 class Effort:
     """One run. ``give_up_at`` (monotonic) bounds how long it goes on without a caller; ``reason`` is what it waits
-    for now, in words for the pod's owner."""
+    for now, in words for the pod's owner, and ``pause`` how long the next wait is."""
 
     ref: ClaimRef
     give_up_at: float
     reason: str = field(default="waiting for the API server's answer about the claim")
+    pause: float = LOOK_AGAIN_SECONDS
 
 
 class Preparer:
@@ -158,7 +161,7 @@ class Preparer:
                     continue
                 effort.reason = reason
                 crashpoints.reached("prepare.waiting")
-                await self._pause(effort, bell, LOOK_AGAIN_SECONDS)
+                await self._wait(effort, bell)
             allocation = await self._read_same(effort, allocation)
 
     def _is_current(self, plan: Plan) -> bool:
@@ -212,7 +215,12 @@ class Preparer:
     async def _obstacle(self, effort: Effort, allocation: Allocation, plan: Plan) -> str:
         """What to wait for; empty when nothing is in the way. Raises ClaimError for what won't clear up."""
         await self._strays.adopt()
-        for hold in await self._node.ledger.conflicts(allocation.uid, plan.holds()):
+        ended: set[int] = set()
+        while True:
+            conflicts = await self._node.ledger.conflicts(allocation.uid, plan.holds())
+            if not conflicts:
+                return ""
+            hold = conflicts[0]
             if hold.holder.route is Route.CLASSIC:
                 raise ClaimError(f"{_named(hold, allocation)}, by way of an extended resource")
             if hold.state is HoldState.DRAINING:
@@ -221,10 +229,9 @@ class Preparer:
             if standing is Standing.VALID:
                 await self._read_same(effort, allocation)
                 raise ClaimError(f"{_named(hold, allocation)}, which is allocated the same device")
-            if standing is Standing.ENDED:
-                return await self._obstacle(effort, allocation, plan)
-            return f"{_named(hold, allocation)}, {standing.value}"
-        return ""
+            if standing is not Standing.ENDED or hold.id in ended:
+                return f"{_named(hold, allocation)}, {standing.value}"
+            ended.add(hold.id)
 
     async def _commit(self, allocation: Allocation, plan: Plan, old: ClaimRecord | None) -> PrepareResult | None:
         """None when another claim was faster."""
@@ -295,6 +302,10 @@ class Preparer:
     async def _pause_for(self, effort: Effort, seconds: float) -> None:
         with self._bells.listen([claim_key(effort.ref.uid)]) as bell:
             await self._pause(effort, bell, seconds)
+
+    async def _wait(self, effort: Effort, bell: asyncio.Event) -> None:
+        await self._pause(effort, bell, effort.pause)
+        effort.pause = LOOK_AGAIN_SECONDS if bell.is_set() else min(effort.pause * 2, LONGEST_SECONDS)
 
     async def _pause(self, effort: Effort, bell: asyncio.Event, seconds: float) -> None:
         if self._node.clock.monotonic() >= effort.give_up_at:

@@ -10,7 +10,8 @@ from kubeapi import errors as api_errors
 from kubeletplugin.errors import RecoverableError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.prepare.model import PrepareResult
-from tests.contract.prepare.node import Agent, World, now
+from kubeletplugin.prepare.preparer import LONGEST_SECONDS
+from tests.contract.prepare.node import Agent, World, now, result
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +104,7 @@ async def test_7_a_waiting_run_begins_anew_when_its_claim_moves(world: World) ->
     call = agent.begin(agent.prepare_one(a))
     await asyncio.sleep(5.5)
     world.allocate("a", "gpu-1")
-    await asyncio.sleep(1.1)
+    await asyncio.sleep(LONGEST_SECONDS + 0.1)
     assert gpus(call.result()) == ["gpu-1"]
     await agent.stop()
 
@@ -207,4 +208,20 @@ async def test_a_pod_that_joined_during_unprepare_is_told_of(world: World, then:
     world.api_error = None
     await asyncio.sleep(2 * SWEEP)
     assert world.notices == ([("claim forgotten", "a", "pod-2")] if then == "stuck" else [])
+    await agent.stop()
+
+
+async def test_a_claim_that_moved_to_a_device_of_the_same_name_elsewhere_is_waited_for(world: World) -> None:
+    """Its pod was deleted by force, its next one is on another node, whose first GPU is a gpu-0, too."""
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+    await agent.prepare_one(a)
+    world.list_in_kubelet(a, "pod-a")
+    world.allocate("a", result("gpu-0", pool="node-2"), pods=["pod-a2"])
+    call = agent.begin(agent.prepare_one(world.allocate("b", "gpu-0")))
+    await asyncio.sleep(2)
+    assert not call.done()
+    assert await agent.unprepare(a) == ""
+    await asyncio.sleep(0.1)
+    assert gpus(call.result()) == ["gpu-0"]
     await agent.stop()

@@ -9,6 +9,7 @@ import pytest
 from kubeapi import errors as api_errors
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
+from kubeletplugin.prepare.preparer import LONGEST_SECONDS
 from tests.contract.prepare.node import Agent, World, answered, full_gpu, now, result
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +50,7 @@ async def test_a_device_of_a_running_pod_waits_for_it_without_any_record(world: 
     if ended_by == "Unprepare":
         assert await agent.unprepare(a) == ""
     del world.kubelet[a.uid]
-    await asyncio.sleep(1.1)
+    await asyncio.sleep(LONGEST_SECONDS + 0.1)
 
     assert call.result() == PrepareResult((answered("gpu-0", "uid-b"),))
     assert list(world.files) == ["uid-b"]

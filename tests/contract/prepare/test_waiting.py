@@ -176,3 +176,26 @@ async def test_administrative_access_does_not_keep_the_hold_that_a_claim_had(wor
     assert not (await agent.prepare_one(world.allocate("b", "gpu-0"))).error
     assert await agent.holders() == {"gpu-0": ["b"]}
     await agent.stop()
+
+
+async def test_a_wait_asks_the_api_server_ever_more_rarely(world: World) -> None:
+    """Dozens of pods may wait for a node's GPUs, and the claim's watch rings when something changes."""
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+    await agent.prepare_one(a)
+    world.list_in_kubelet(a, "pod-a")
+    world.deallocate(a)
+    begun = len(world.steps)
+    await agent.prepare_one(world.allocate("b", "gpu-0"), seconds=43)
+    assert sum(step in ("get a", "get b") for step in world.steps[begun:]) <= 25
+    await agent.stop()
+
+
+async def test_a_claim_that_holds_without_a_row_is_waited_for(world: World) -> None:
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+    await agent.prepare_one(a)
+    agent.ledger._connection.execute("DELETE FROM claims")
+    answer = await agent.prepare_one(world.allocate("b", "gpu-0"), seconds=3)
+    assert answer.error == "still waiting: gpu-0 is held by claim a, which has ended"
+    await agent.stop()
