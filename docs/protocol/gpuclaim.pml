@@ -20,7 +20,7 @@
 #define R_DRAIN 1   /* prepare.preparer.Preparer._prepare, by way of Releaser.end */
 #endif
 #ifndef R_WATCH
-#define R_WATCH 1   /* prepare.sightings.Sightings, prepare.pod_notes.PodNotes, app.claim_watch, app.file_watch */
+#define R_WATCH 1   /* prepare.sightings.Sightings, prepare.pod_notes.PodNotes, app.watch.claim_watch, app.files.file_watch */
 #endif
 #ifndef R_ROW1
 #define R_ROW1 1    /* prepare.preparer.Preparer._commit */
@@ -363,8 +363,8 @@ proctype Drains(byte i) {
   od
 }
 
-/* R_WATCH: the claim's pods are noted at every change: of the claim in the API (app.claim_watch), and of the kubelet's
- * list (app.file_watch), which at the latest is read when the next instance takes over. */
+/* R_WATCH: the claim's pods are noted at every change: of the claim in the API (app.watch.claim_watch), and of the kubelet's
+ * list (app.files.file_watch), which at the latest is read when the next instance takes over. */
 #define NOTED(c, p) if :: R_WATCH && row[c] != 0 && (serves(0) || serves(1)) -> rowpods[c] = rowpods[c] | BIT(p) :: else fi
 
 /* One claim's part of prepare.manager.ClaimManager.recover: a row for what the kubelet believes prepared and has none

@@ -16,8 +16,8 @@ from kubeapi.client import DEVICE_CLASSES, Json
 from kubeapi.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized, Unreachable
 from kubeapi.rest import connect
 from kubeletplugin.app import settings as agent_settings
-from kubeletplugin.app.hardware import open_hardware
-from kubeletplugin.app.look import look
+from kubeletplugin.app.host.hardware import open_hardware
+from kubeletplugin.app.host.look import look
 from kubeletplugin.errors import AgentError, FatalError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.slices.render import render_slices

@@ -20,7 +20,7 @@ class UnknownDevice(FatalError):
 
 
 async def look(plugin_dir: Path, device: str) -> dict[str, Any]:
-    """What drains there, as of app.release. Raises FatalError, UnknownDevice."""
+    """What drains there, as of app.ends.release_routes. Raises FatalError, UnknownDevice."""
     return await _ask(plugin_dir, device, None)
 
 

@@ -18,8 +18,8 @@ from gpuclaim.demo.page import Page
 from gpuclaim.demo.stage import LOOK_SECONDS, Stage, WrongError
 from gpuclaim.demo.workload import NAMESPACE, Pod, Workload, claim_spec
 from kubeapi.client import Json
-from kubeletplugin.app.hardware import open_hardware
-from kubeletplugin.app.look import look
+from kubeletplugin.app.host.hardware import open_hardware
+from kubeletplugin.app.host.look import look
 from kubeletplugin.inventory.model import Device
 
 SIZES = (1, 2, 4, 8, 12, 16, 20, 24, 32, 40, 64, 80, 120, 160, 240)

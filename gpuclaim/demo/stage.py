@@ -23,9 +23,9 @@ from gpuclaim.demo.apiserver import FakeApiServer
 from gpuclaim.demo.kubelet import FakeKubelet
 from kubeapi.client import DEVICE_CLASSES, NODES, RESOURCE_SLICES, Json
 from kubeletplugin.app.agent import Agent
+from kubeletplugin.app.host.simulation import mig_layout
 from kubeletplugin.app.logs import TextFormatter
 from kubeletplugin.app.settings import Settings
-from kubeletplugin.app.simulation import mig_layout
 from kubeletplugin.errors import FatalError
 from kubeletplugin.nvml.simulated import LayoutError, open_node
 

@@ -12,17 +12,17 @@ from typing import Any
 
 from kubeapi.client import Json
 from kubeletplugin import crashpoints
-from kubeletplugin.app.cdi_folder import CdiFolder
-from kubeletplugin.app.cdi_watch import SpecKeeper
-from kubeletplugin.app.claim_status import ClaimStatuses
-from kubeletplugin.app.claim_watch import ClaimWatches, ReadClaims
-from kubeletplugin.app.file_watch import FileWatch
-from kubeletplugin.app.ledger_file import LedgerFile
+from kubeletplugin.app.files.cdi_folder import CdiFolder
+from kubeletplugin.app.files.cdi_mending import SpecKeeper
+from kubeletplugin.app.files.cdi_specs import HostSpecs
+from kubeletplugin.app.files.file_watch import FileWatch
+from kubeletplugin.app.files.ledger_file import LedgerFile
 from kubeletplugin.app.metrics.view import LedgerView
 from kubeletplugin.app.offering import Offering
 from kubeletplugin.app.parts import Parts, make_classic_watch, make_manager, make_waker
-from kubeletplugin.app.pods import PodRecord
-from kubeletplugin.app.specs import HostSpecs
+from kubeletplugin.app.tell.claim_status import ClaimStatuses
+from kubeletplugin.app.watch.claim_watch import ClaimWatches, ReadClaims
+from kubeletplugin.app.watch.pods import PodRecord
 from kubeletplugin.cdi.writer import SpecWriter
 from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.inventory.model import Inventory
@@ -88,7 +88,7 @@ class ActiveNode:
         return self._offered() if self._manager is not None else None
 
     async def drains(self, device: str) -> Sequence[Draining]:
-        """For `gpuclaim release`; implements app.release.Releases."""
+        """For `gpuclaim release`; implements app.ends.release_routes.Releases."""
         return await self._active().drains(device)
 
     async def release(self, device: str, shown: Collection[int], who: str) -> Sequence[Draining]:

@@ -22,21 +22,21 @@ from kubeapi.errors import ApiError, ConfigError
 from kubeapi.events import EventRecorder
 from kubeapi.rest import connect
 from kubeletplugin import crashpoints
-from kubeletplugin.app import control, release
 from kubeletplugin.app.active import LEDGER_FILE, ActiveNode
-from kubeletplugin.app.hardware import Hardware, check_machine, open_hardware
-from kubeletplugin.app.health_source import LookReports
-from kubeletplugin.app.http import HttpEnd
+from kubeletplugin.app.ends import control, release_routes
+from kubeletplugin.app.ends.http import HttpEnd
+from kubeletplugin.app.host.hardware import Hardware, check_machine, open_hardware
 from kubeletplugin.app.metrics.api import CountedApi
 from kubeletplugin.app.metrics.calls import CountedCalls
 from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.metrics.nvml import counted
 from kubeletplugin.app.metrics.scrape import Scraper
 from kubeletplugin.app.metrics.view import AgentView
-from kubeletplugin.app.notices import NodeNotices
 from kubeletplugin.app.parts import Parts
-from kubeletplugin.app.pods import NodePods
 from kubeletplugin.app.settings import Settings
+from kubeletplugin.app.tell.health_source import LookReports
+from kubeletplugin.app.tell.notices import NodeNotices
+from kubeletplugin.app.watch.pods import NodePods
 from kubeletplugin.cdi.hostnodes import find_dev_root
 from kubeletplugin.clock import Clock, SystemClock
 from kubeletplugin.dra.plugin import DraPlugin, DraStatus
@@ -109,7 +109,7 @@ class Agent:
         path = control.socket_path(self._settings.plugin_dir, DRIVER_NAME, self._uid)
         self._scraper.follow(self._view, self._active.view, parts.pods.get)
         self._unmade = ""
-        more = release.routes(self._active, self._settings.host_root / "proc")
+        more = release_routes.routes(self._active, self._settings.host_root / "proc")
         server = control.ControlServer(path, self._status, self._unready, self._scraper.scrape, more)
         self._spawn(parts.inventory.run(), "inventory")
         self._spawn(self._feed_health(parts.inventory), "health")
@@ -347,6 +347,6 @@ class Agent:
 
 
 def _node_place(hardware: Hardware) -> NodePlace:
-    """The same as what claims get their nodes from (app.specs)."""
+    """The same as what claims get their nodes from (app.files.cdi_specs)."""
     dev = find_dev_root(hardware.locate_driver() or hardware.host, hardware.host)
     return NodePlace(dev.seen("/dev"), dev.host_path("/dev"), hardware.host.seen("/dev"))

@@ -90,8 +90,8 @@ def _print(text: str) -> int:
 
 async def _run(effective: settings.Effective, arguments: Sequence[str]) -> None:
     from kubeletplugin.app.agent import Agent
-    from kubeletplugin.app.exclusions import LiveExclusions
-    from kubeletplugin.app.http_door import AcceptTroubles
+    from kubeletplugin.app.ends.http_door import AcceptTroubles
+    from kubeletplugin.app.live_exclusions import LiveExclusions
 
     def reload() -> settings.Settings:
         return settings.load(arguments, os.environ)[0].settings

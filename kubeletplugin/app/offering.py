@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from kubeletplugin.app.classic_watch import ClassicWatch
 from kubeletplugin.app.parts import Parts
+from kubeletplugin.app.watch.classic_watch import ClassicWatch
 from kubeletplugin.errors import RecoverableError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.store import Ledger

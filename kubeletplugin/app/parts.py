@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kubeapi.client import KubeApi
-from kubeletplugin.app.classic_watch import ClassicWatch
-from kubeletplugin.app.hardware import SYS, Hardware, NvmlDevicePids
+from kubeletplugin.app.files.cdi_specs import HostSpecs
+from kubeletplugin.app.host.hardware import SYS, Hardware, NvmlDevicePids
 from kubeletplugin.app.metrics.metrics import Metrics
-from kubeletplugin.app.notices import NodeNotices
-from kubeletplugin.app.pods import NodePods
 from kubeletplugin.app.settings import Settings
-from kubeletplugin.app.specs import HostSpecs
+from kubeletplugin.app.tell.notices import NodeNotices
 from kubeletplugin.app.waking.waker import Waker
+from kubeletplugin.app.watch.classic_watch import ClassicWatch
+from kubeletplugin.app.watch.pods import NodePods
 from kubeletplugin.clock import Clock
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.inventory.watcher import InventoryService

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceclasses.names import DRIVER_NAME
-from kubeletplugin.app.control import socket_path
+from kubeletplugin.app.ends.control import socket_path
 from kubeletplugin.dra.sockets import plugin_dir
 from tests.cluster.crashing_agent import ARMED, REACHED
 from tests.cluster.harness.agent import Agent

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kubeletplugin.app.control import socket_path
+from kubeletplugin.app.ends.control import socket_path
 from kubeletplugin.dra.sockets import answers
 from tests.cluster.harness.agent import Agent
 from tests.cluster.harness.kubectl import KubectlError

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from gpuclaim.demo.cdi_files import CdiFiles
 from kubeapi.client import Json
-from kubeletplugin.app.hardware import open_hardware
-from kubeletplugin.app.look import look
+from kubeletplugin.app.host.hardware import open_hardware
+from kubeletplugin.app.host.look import look
 from kubeletplugin.inventory.model import Device
 from kubeletplugin.nvml.api import Nvml
 from tests.cluster.leftovers import Places, wait_for_none

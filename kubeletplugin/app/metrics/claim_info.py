@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 
-from kubeletplugin.app.pods import PodRecord
+from kubeletplugin.app.watch.pods import PodRecord
 from kubeletplugin.inventory.model import DeviceKind, Inventory
 from kubeletplugin.ledger.model import ClaimRecord, Hold, HoldState, Route, Snapshot
 from kubeletplugin.prepare import record as records

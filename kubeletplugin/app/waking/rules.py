@@ -17,7 +17,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kubeletplugin.app.pods import PodRecord
+from kubeletplugin.app.watch.pods import PodRecord
 from kubeletplugin.prepare.kubelet_state import KubeletClaims
 from kubeletplugin.prepare.prospects import LastCall, Prospect, State
 

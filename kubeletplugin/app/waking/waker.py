@@ -23,9 +23,9 @@ from deviceclasses.names import WAKES_ANNOTATION
 from kubeapi.client import PODS, RESOURCE_CLAIMS, Json, Resource
 from kubeapi.complaints import Complaints
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
-from kubeletplugin.app.pods import PodRecord
 from kubeletplugin.app.waking.budget import Budget
 from kubeletplugin.app.waking.rules import GRACE_SECONDS, WAKE, Sight, Verdict, has_had_its_time, judge
+from kubeletplugin.app.watch.pods import PodRecord
 from kubeletplugin.clock import Clock
 from kubeletplugin.prepare import allocation as claims
 from kubeletplugin.prepare.allocation import Allocation

@@ -12,7 +12,7 @@ from deviceclasses.names import DRIVER_NAME
 from gpuclaim.demo.kubelet import PodError
 from gpuclaim.demo.stage import NODE_NAME
 from kubeapi.client import EVENTS, PODS
-from kubeletplugin.app import http
+from kubeletplugin.app.ends import http
 from tests.contract.agent.node import AgentNode, RunningAgent, until, until_true
 from tests.unit.app.metrics.exposition import Exposition, problems
 

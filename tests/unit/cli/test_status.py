@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpuclaim.cli import node_status, views
-from kubeletplugin.app.control import ControlServer
+from kubeletplugin.app.ends.control import ControlServer
 from kubeletplugin.errors import RecoverableError
 from kubeletplugin.ledger.model import ClaimRecord, HeldDevice, Holder, HoldState, Route, Snapshot
 from kubeletplugin.ledger.model import Hold as LedgerHold
@@ -108,7 +108,7 @@ async def test_an_instance_that_is_not_active_answers_and_the_file_adds_what_is_
 @pytest.mark.parametrize("kept", [True, False])
 async def test_an_agent_that_hangs_is_said_to(node: Node, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_status, "SECONDS", 0.05)
-    monkeypatch.setattr("kubeletplugin.app.http.STOP_SECONDS", 0.01)
+    monkeypatch.setattr("kubeletplugin.app.ends.http.STOP_SECONDS", 0.01)
     if kept:
         await node.keep()
 

@@ -9,7 +9,7 @@ import pytest
 from kubeletplugin.app.metrics.collector import NodeCollector
 from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.metrics.view import AgentView, LedgerView, LedgerViews
-from kubeletplugin.app.pods import PodContainer, PodRecord, read_pod
+from kubeletplugin.app.watch.pods import PodContainer, PodRecord, read_pod
 from kubeletplugin.inventory.model import Device, DeviceKind, Inventory, MigIdentity, WithheldGpu
 from kubeletplugin.ledger.model import ClaimRecord, HeldDevice, Hold, Holder, HoldState, Route, Snapshot
 from tests.fakes.clock import VirtualClock

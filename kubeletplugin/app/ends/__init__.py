@@ -1,0 +1,1 @@
+"""What answers: probes, metrics, and the instance's own control socket."""

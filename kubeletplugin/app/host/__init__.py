@@ -1,0 +1,1 @@
+"""The node's hardware, real or simulated, as the agent finds it."""

@@ -1,0 +1,1 @@
+"""What people and the kubelet are told: Events, claims' status, health."""

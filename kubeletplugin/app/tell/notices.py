@@ -1,0 +1,186 @@
+"""What people should hear of, as log lines and Events: on the Node for hardware and slices, on the pod where the
+kubelet says nothing itself."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from kubeapi.errors import ApiError
+from kubeapi.events import EventRecorder, ObjectReference
+from kubeletplugin.app.metrics.metrics import Metrics
+from kubeletplugin.app.tell.hardware_news import tell
+from kubeletplugin.app.watch.pods import PodRecord
+from kubeletplugin.inventory.model import Inventory
+from kubeletplugin.ledger.model import HeldDevice
+from kubeletplugin.prepare.classic import ClassicHold
+from kubeletplugin.prepare.model import ClaimRef
+from kubeletplugin.slices.compare import DroppedFieldsError
+from kubeletplugin.slices.sync import WriteVerb
+from kubeletplugin.slices.validate import Problem
+
+log = logging.getLogger(__name__)
+
+_TAKEN = "taken/"
+
+
+class NodeNotices:
+    """Implements prepare.ports.Notices and slices.controller.SliceObserver."""
+
+    def __init__(
+        self,
+        recorder: EventRecorder,
+        node_name: str,
+        find_pod: Callable[[str], PodRecord | None],
+        metrics: Metrics,
+    ) -> None:
+        """``find_pod`` gives this node's pod of a UID, as far as it is known."""
+        self._recorder = recorder
+        self._find_pod = find_pod
+        self._metrics = metrics
+        # The kubelet's own events give a node's name for its UID; `kubectl describe node` looks for that.
+        self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
+        self._told: Mapping[str, str] = {}
+        self._taken: Mapping[str, str] = {}
+        self.accepted = False
+
+    def _warn(self, reason: str, action: str, note: str, key: str | None = None) -> None:
+        """``key`` as of EventRecorder.emit: for a note with something in it that differs from time to time."""
+        log.warning("%s", note)
+        self._recorder.emit(self._node, reason=reason, action=action, note=note, warning=True, key=key)
+
+    def _say(self, reason: str, action: str, note: str) -> None:
+        log.info("%s", note)
+        self._recorder.emit(self._node, reason=reason, action=action, note=note)
+
+    # --- hardware ---
+    @property
+    def told(self) -> Mapping[str, str]:
+        """What has been told of devices and stands, for ``take_up``."""
+        return {**self._told, **{_TAKEN + name: note for name, note in self._taken.items()}}
+
+    def take_up(self, told: Mapping[str, str]) -> None:
+        """Goes on from what an earlier instance has told."""
+        self._told = {subject: note for subject, note in told.items() if not subject.startswith(_TAKEN)}
+        self._taken = {subject.removeprefix(_TAKEN): told[subject] for subject in told.keys() - self._told.keys()}
+
+    def inventory_changed(self, inventory: Inventory) -> None:
+        """Says what is withheld anew and what is back."""
+        said, self._told = tell(self._told, inventory)
+        for sentence in said:
+            say = self._warn if sentence.warning else self._say
+            say(sentence.reason, sentence.action, sentence.note)
+
+    def classic_changed(self, taken: Mapping[str, ClassicHold]) -> None:
+        """``taken``: device name to who has it by another device plugin."""
+        notes = {}
+        for name, hold in sorted(taken.items()):
+            pods = ", ".join(sorted({pod or uid for uid, pod in hold.pods.items()}))
+            notes[name] = f"device {name} isn't offered: pod {pods} has it as {hold.resource}, by another device plugin"
+            if name not in self._taken:
+                self._warn("DeviceTaken", "Withhold", notes[name])
+        for name in sorted(self._taken.keys() - taken.keys()):
+            self._say("DeviceReturned", "Offer", f"device {name} isn't another device plugin's any more")
+        self._taken = notes
+
+    # --- slices ---
+    def slice_written(self, verb: WriteVerb) -> None:
+        log.debug("wrote a ResourceSlice: %s", verb)
+        self._metrics.slice_writes.labels(verb).inc()
+
+    def not_published(self, pool: str, problem: Problem) -> None:
+        self._metrics.left_out.inc()
+        self._warn("DeviceNotPublished", "Publish", f"pool {pool}: {problem}")
+
+    def fields_dropped(self, error: DroppedFieldsError) -> None:
+        self._metrics.dropped_fields.inc(len(error.dropped))
+        self._warn("SliceFieldsDropped", "Publish", str(error))
+
+    def sync_failed(self, pool: str, error: Exception, retry_in: float) -> None:
+        """The controller has logged it; an Event couldn't be written while the API server is away."""
+        self._metrics.slice_failures.labels(str(error.status) if isinstance(error, ApiError) else "internal").inc()
+
+    def accepted_changed(self, accepted: bool) -> None:
+        self.accepted = accepted
+        log.info("slices are %s by the API server", "accepted" if accepted else "not yet accepted")
+
+    # --- claims ---
+    def ledger_damaged(self, problem: str, aside: Path) -> None:
+        self._warn("LedgerDamaged", "SetAside", f"{problem}; it was set aside as {aside} and begun anew")
+
+    def foreign_cdi_file(self, problem: str) -> None:
+        self._warn("ForeignCDIFile", "LookAtCDI", problem)
+
+    def ledger_rescued(self, note: str) -> None:
+        self._warn("LedgerRemoved", "WriteAnew", note)
+
+    def files_restored(self, folder: Path, driver: bool, claims: int) -> None:
+        whose = ["the driver"] if driver else []
+        whose += [f"{claims} claim{'s' if claims > 1 else ''}"] if claims else []
+        note = f"CDI files of {' and '.join(whose)} were removed or changed by somebody else and are written again"
+        self._warn("CDIFilesRestored", "Restore", f"{note}; look what cleans up {folder}", key="")
+
+    def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
+        self._metrics.drains_overdue.inc()
+        note = f"device {device.name} has been draining for long: {reason}"
+        self._warn("DeviceDraining", "Drain", note + _seen(pids), key=note)
+
+    def drain_over(self, device: HeldDevice) -> None:
+        self._say("DeviceFree", "Drain", f"device {device.name} doesn't drain any more: it is free again")
+
+    def swept(self) -> None:
+        self._metrics.sweeps.inc()
+
+    def hold_ended(self, ref: ClaimRef) -> None:
+        self._metrics.holds_ended.inc()
+
+    def claim_healed(self, ref: ClaimRef) -> None:
+        self._metrics.claims_healed.inc()
+
+    def drain_released(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], who: str) -> None:
+        note = (
+            f"device {device.name} was released by hand ({who}) while draining"
+            f"{_seen(pids) or '; no process was seen on it any more'}"
+        )
+        self._warn("DeviceReleased", "Release", note)
+
+    def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
+        self._tell_owners(
+            "ClaimMoved",
+            ref,
+            pods,
+            f"claim {ref.namespace}/{ref.name} was allocated to other devices while the kubelet has it prepared",
+            "to move",
+        )
+
+    def claim_forgotten(self, ref: ClaimRef, pods: Collection[str]) -> None:
+        self._tell_owners(
+            "ClaimForgotten",
+            ref,
+            pods,
+            f"claim {ref.namespace}/{ref.name} was joined while the kubelet let it go, and has been forgotten by it",
+            "to start",
+        )
+
+    def _tell_owners(self, reason: str, ref: ClaimRef, pods: Collection[str], note: str, why: str) -> None:
+        """On each of the pods, where their owners look; on the claim for those that nobody knows by name."""
+        claim = ObjectReference("resource.k8s.io/v1", "ResourceClaim", ref.name, ref.namespace, ref.uid)
+        log.warning("%s: pods %s", note, ", ".join(sorted(pods)) or "unknown", extra={"claim": ref.uid})
+        found = {uid: self._find_pod(uid) for uid in sorted(pods)}
+        for uid, pod in found.items():
+            if pod is not None:
+                about = ObjectReference("v1", "Pod", pod.name, pod.namespace, uid)
+                self._warn_about(reason, about, f"{note}: delete this pod {why} it", related=claim)
+        unknown = [uid for uid, pod in found.items() if pod is None]
+        if unknown or not pods:
+            named = ", ".join(unknown) or "none known"
+            self._warn_about(reason, claim, f"{note}: delete the pods that use it ({named}) {why} them")
+
+    def _warn_about(
+        self, reason: str, about: ObjectReference, note: str, related: ObjectReference | None = None
+    ) -> None:
+        self._recorder.emit(about, reason=reason, action="Prepare", note=note, warning=True, key="", related=related)
+
+
+def _seen(pids: Mapping[str, frozenset[int]]) -> str:
+    pods = "; ".join(f"pod {pod}: pid {', '.join(map(str, sorted(found)))}" for pod, found in pids.items())
+    return f" ({pods})" if pods else ""
