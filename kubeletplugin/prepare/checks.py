@@ -13,7 +13,7 @@ from collections.abc import Collection
 from kubeapi import errors as api_errors
 from kubeapi.client import RESOURCE_CLAIMS, Json
 from kubeletplugin import crashpoints
-from kubeletplugin.errors import ClaimError, RecoverableError
+from kubeletplugin.errors import NotActiveError
 from kubeletplugin.ledger.model import ClaimRecord, HeldDevice, Hold
 from kubeletplugin.prepare import allocation as claims
 from kubeletplugin.prepare import record as records
@@ -29,6 +29,8 @@ from kubeletplugin.prepare.slots import ClaimTurns
 from kubeletplugin.troubles import Troubles
 
 log = logging.getLogger(__name__)
+
+LIST_FILES = "list the claims' CDI files"
 
 
 class Standing(enum.Enum):
@@ -57,29 +59,47 @@ class Checks:
         return await self._end_if_over(ClaimRef(hold.holder.id, hold.holder.namespace, hold.holder.name), hold.device)
 
     async def sweep(self, kubelet: KubeletClaims) -> None:
-        """All claims once: ends what is over, writes missing files again, tells of claims that moved."""
+        """All claims once: ends what is over, writes missing files again, tells of claims that moved. Whatever is wrong
+        with one of them, or with the folder of files, keeps no other from it."""
         node = self._node
-        files = await node.offload(node.specs.claim_uids)
         recorded = await node.ledger.claims()
         for uid in self._sightings.followed() - {record.uid for record in recorded}:
             if not self._turns.busy(uid):
                 self._sightings.forget(uid)
-        self._troubles.only([what(record) for record in recorded for what in (_checking, _restoring)])
+        self._troubles.only([LIST_FILES, *(what(record) for record in recorded for what in (_checking, _restoring))])
+        without_file = {record.uid for record in recorded} - await self._files(recorded)
         for record in recorded:
             try:
-                if not kubelet.lists(record.uid):
-                    await self._end_if_over(ClaimRef(record.uid, record.namespace, record.name))
-                elif record.uid not in files:
-                    await self._restore_file(record.uid)
-                self._sightings.add(record.uid, kubelet.pods(record.uid))
-                await self._pod_notes.compare(record)
-                if self._sightings.moved(record.uid):
-                    await self._tell_of_move(record)
-            except (ClaimError, RecoverableError, api_errors.ApiError) as error:
+                await self._check(record, kubelet, restore=record.uid in without_file)
+            except NotActiveError:
+                raise
+            except Exception as error:
                 self._troubles.failed(_checking(record), error)
             else:
                 self._troubles.over(_checking(record))
         node.notices.swept()
+
+    async def _files(self, recorded: Collection[ClaimRecord]) -> frozenset[str]:
+        """UIDs of claims with a file; those of all ``recorded`` where the folder can't be listed."""
+        try:
+            files = await self._node.offload(self._node.specs.claim_uids)
+        except NotActiveError:
+            raise
+        except Exception as error:
+            self._troubles.failed(LIST_FILES, error)
+            return frozenset(record.uid for record in recorded)
+        self._troubles.over(LIST_FILES)
+        return files
+
+    async def _check(self, record: ClaimRecord, kubelet: KubeletClaims, *, restore: bool) -> None:
+        if not kubelet.lists(record.uid):
+            await self._end_if_over(ClaimRef(record.uid, record.namespace, record.name))
+        elif restore:
+            await self._restore_file(record.uid)
+        self._sightings.add(record.uid, kubelet.pods(record.uid))
+        await self._pod_notes.compare(record)
+        if self._sightings.moved(record.uid):
+            await self._tell_of_move(record)
 
     async def mend(self, uids: Collection[str] | None) -> int:
         """Writes files of these claims that somebody else may have removed or changed, None for all that have none.
@@ -94,7 +114,9 @@ class Checks:
             what = _restoring(recorded[uid])
             try:
                 mended += await self._restore_file(uid)
-            except (ClaimError, RecoverableError) as error:
+            except NotActiveError:
+                raise
+            except Exception as error:
                 self._troubles.failed(what, error)
             else:
                 self._troubles.over(what)
@@ -118,8 +140,10 @@ class Checks:
             self._sightings.written(record.uid, record.pods)
             try:
                 await self._write_file(record, kubelet)
-            except (ClaimError, RecoverableError) as error:
-                log.warning("restore file of claim %s: %s", record.name, error, extra={"claim": record.uid})
+            except NotActiveError:
+                raise
+            except Exception as error:
+                self._troubles.failed(_restoring(record), error)
 
     async def _end_if_over(self, ref: ClaimRef, wanted: HeldDevice | None = None) -> Standing:
         """``wanted`` is a device of the claim's that somebody else is allocated, too: who has it by any allocation has

@@ -54,6 +54,8 @@ class Joins:
                 except api_errors.ApiError as error:
                     log.warning("look for pods of claim %s: %s", suspect.ref.name, error, extra={"claim": uid})
                     continue
+                except Exception:
+                    log.exception("look for pods of claim %s", suspect.ref.name, extra={"claim": uid})
             self._suspects.pop(uid, None)
             if stuck:
                 self._node.notices.claim_forgotten(suspect.ref, stuck)

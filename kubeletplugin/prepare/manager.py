@@ -210,9 +210,19 @@ class ClaimManager:
     async def sweep(self) -> None:
         """Ends what nothing else would end, mends what nothing else would mend."""
         kubelet = await self._node.kubelet_claims()
-        await self._checks.sweep(kubelet)
-        await self._healer.heal(kubelet)
-        await self._joins.tell(kubelet)
+        for what, part in (
+            ("check all claims", self._checks.sweep),
+            ("prepare by itself", self._healer.heal),
+            ("tell of pods that are stuck", self._joins.tell),
+        ):
+            try:
+                await part(kubelet)
+            except NotActiveError:
+                raise
+            except Exception as error:
+                self._troubles.failed(what, error)
+            else:
+                self._troubles.over(what)
 
     async def run(self) -> None:
         """Sweeps and waits for draining devices until it is cancelled; raises NotActiveError when the lease is

@@ -1,0 +1,80 @@
+"""What is wrong with one claim, or one folder, is nobody else's trouble."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kubeletplugin.errors import RecoverableError
+from kubeletplugin.prepare.model import ClaimRef
+from tests.contract.prepare.node import Agent, World
+
+pytestmark = pytest.mark.anyio
+
+SWEEP = 31
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def _two(world: World) -> tuple[Agent, ClaimRef, ClaimRef]:
+    agent = await Agent(world).start()
+    a, b = world.allocate("a", "gpu-0"), world.allocate("b", "gpu-1")
+    await agent.prepare(a, b)
+    return agent, a, b
+
+
+async def test_a_claim_that_nobody_foresaw_keeps_no_other_from_its_end(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent, a, b = await _two(world)
+    world.delete(b)
+    del world.claims[a.namespace, a.name]["status"]["allocation"]["devices"]["results"][0]["device"]
+    await asyncio.sleep(2 * SWEEP)
+    assert await agent.holders() == {"gpu-0": ["a"]}
+    assert sum(message.startswith("check claim ns/a: an error") for message in caplog.messages) == 1
+    await agent.stop()
+
+
+async def test_a_folder_that_cannot_be_listed_keeps_no_hold(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent, a, b = await _two(world)
+
+    def fail() -> frozenset[str]:
+        raise RecoverableError("list CDI folder: permission denied")
+
+    monkeypatch.setattr(agent.manager._node.specs, "claim_uids", fail)
+    for ref in (a, b):
+        world.delete(ref)
+    await asyncio.sleep(2 * SWEEP)
+    assert await agent.holders() == {}
+    assert sum("list CDI folder" in message for message in caplog.messages) == 1
+    await agent.stop()
+
+
+async def test_a_part_of_the_sweep_that_fails_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = await Agent(world).start()
+
+    async def fail(*_: object) -> None:
+        raise KeyError("bug")
+
+    monkeypatch.setattr(agent.manager._checks, "sweep", fail)
+    ref = world.allocate("a", "gpu-0")
+    world.list_in_kubelet(ref, "pod-a", ids=["uid-a-gpu-0"])
+    await asyncio.sleep(SWEEP)
+    assert world.gpu_of(ref) == {"GPU-0"}
+    await agent.stop()
+
+
+async def test_a_file_that_cannot_be_written_keeps_no_take_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    agent, _, b = await _two(world)
+    await agent.crash()
+    world.write_error = ValueError("nobody foresaw this")
+    following = await Agent(world).start()
+    assert any(message.startswith("restore the CDI file of claim ns/a") for message in caplog.messages)
+    world.write_error = None
+    assert await following.unprepare(b) == ""
+    await following.stop()
