@@ -35,7 +35,7 @@
 #define R_BOOT 1    /* prepare.preparer.Preparer._stands, prepare.checks.Checks.restore_files */
 #endif
 #ifndef R_LOCK
-#define R_LOCK 1    /* lease.lease.Lease.held and acquire */
+#define R_LOCK 1    /* lease.lease.Lease.shared and acquire */
 #endif
 #ifndef R_KILL
 #define R_KILL 1    /* lease.lease.Lease._end_holders */

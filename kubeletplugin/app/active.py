@@ -114,12 +114,9 @@ class ActiveNode:
         parts.metrics.takeovers.inc()
         self._ledger = ledger = await self._file.open(epoch)
         crashpoints.reached("takeover.opened")
+        fence = parts.lease.fence(epoch)
         writer = SpecWriter(
-            parts.settings.cdi_dir,
-            parts.lease,
-            prefix=CDI_PREFIX,
-            instance=parts.lease.instance,
-            epoch=lambda: parts.lease.epoch,
+            parts.settings.cdi_dir, fence, prefix=CDI_PREFIX, instance=parts.lease.instance, epoch=epoch
         )
         await asyncio.to_thread(writer.remove_leftovers)
         crashpoints.reached("takeover.cleaned")
@@ -135,7 +132,9 @@ class ActiveNode:
         classic = make_classic_watch(parts, self._claim_pods)
         self._offered = lambda: classic.withhold(inventory())
         read = ReadClaims(parts.api)
-        self._manager = manager = make_manager(parts, read, ledger, specs, self._offered, self._claims_changed.set)
+        self._manager = manager = make_manager(
+            parts, read, ledger, fence, specs, self._offered, self._claims_changed.set
+        )
         parts.notices.take_up(await ledger.told())
         statuses = ClaimStatuses(parts.api, parts.settings.node_name, parts.clock, inventory)
 
@@ -200,7 +199,11 @@ class ActiveNode:
     async def _close_ledger(self) -> None:
         self._parts.inventory.use_bindings(None)
         ledger, self._ledger = self._ledger, None
-        if ledger is not None and not await self._lost():
+        if ledger is None:
+            return
+        if await self._lost():
+            ledger.abandon()
+        else:
             await ledger.close()
             crashpoints.reached("yield.closed")
 

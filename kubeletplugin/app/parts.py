@@ -13,6 +13,7 @@ from kubeletplugin.app.waking.waker import Waker
 from kubeletplugin.app.watch.classic_watch import ClassicWatch
 from kubeletplugin.app.watch.pods import NodePods
 from kubeletplugin.clock import Clock
+from kubeletplugin.fence import Fence
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.inventory.watcher import InventoryService
 from kubeletplugin.lease.lease import Lease
@@ -59,6 +60,7 @@ def make_manager(
     parts: Parts,
     read: ClaimReader,
     ledger: Ledger,
+    fence: Fence,
     specs: HostSpecs,
     inventory: Callable[[], Inventory],
     on_claims_changed: Callable[[], None],
@@ -70,7 +72,7 @@ def make_manager(
         inventory=inventory,
         pool_name=parts.settings.node_name,
         boot_id=parts.lease.boot_id,
-        fence=parts.lease,
+        fence=fence,
         processes=_processes(parts),
         kubelet_state=KubeletStateFile(parts.settings.kubelet_root_dir),
         clock=parts.clock,

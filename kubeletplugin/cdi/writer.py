@@ -13,14 +13,14 @@ import errno
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kubeletplugin import crashpoints
 from kubeletplugin.errors import RecoverableError
+from kubeletplugin.fence import Fence
 from kubeletplugin.files import NotRegularError, read_regular
-from kubeletplugin.lease.api import Fence
 
 _TEMPORARY_SUFFIX = ".tmp"
 _ADVICE = {
@@ -37,15 +37,12 @@ _ADVICE = {
 class SpecWriter:
     """One CDI folder, as this instance may change it. Methods block briefly and may be called from any thread.
 
-    ``prefix`` begins the name of every file that is ours; nothing else in the folder is ever touched. ``epoch`` is
-    asked for the lease's epoch under which this instance is active (or was, last). All methods
-    that change something raise NotActiveError when the lease is lost (nothing changed) and RecoverableError on I/O
-    errors, with what to do.
+    ``prefix`` begins the name of every file that is ours; nothing else in the folder is ever touched. ``epoch`` is the
+    lease's that ``fence`` is of. All methods that change something raise NotActiveError when the lease is lost (nothing
+    changed) and RecoverableError on I/O errors, with what to do.
     """
 
-    def __init__(
-        self, folder: Path, fence: Fence, *, prefix: str, instance: str, epoch: Callable[[], int | None]
-    ) -> None:
+    def __init__(self, folder: Path, fence: Fence, *, prefix: str, instance: str, epoch: int) -> None:
         self.folder = folder
         self._fence = fence
         self._prefix = prefix
@@ -104,7 +101,7 @@ class SpecWriter:
             return len(leftovers)
 
     def _owner(self) -> str:
-        return f"{self._instance}.{self._epoch() or 0}"
+        return f"{self._instance}.{self._epoch}"
 
     def _holds(self, name: str, content: bytes) -> bool:
         try:

@@ -17,7 +17,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -55,8 +55,21 @@ class LeaseTiming:
     lock_poll: float = 0.01
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseFence:
+    """Implements fence.Fence."""
+
+    lease: "Lease"
+    epoch: int
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self.lease.shared(self.epoch):
+            yield
+
+
 class Lease:
-    """This instance's end of the lease; a Fence. ``socket`` is what others are told to reach it by."""
+    """This instance's end of the lease. ``socket`` is what others are told to reach it by."""
 
     def __init__(
         self,
@@ -111,19 +124,14 @@ class Lease:
         """Recorded by this very process: a restarted container keeps its pod's UID."""
         return record.instance == self.instance and record.process == self._me
 
-    def held(self) -> AbstractContextManager[None]:
-        return self._held()
+    def fence(self, epoch: int) -> "LeaseFence":
+        """For the work of the activation in this epoch. What is left of it when this instance has become active again
+        (a thread that outlived its cancelled task) was decided before others were, and is refused."""
+        return LeaseFence(self, epoch)
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
-        with self._shared():
-            yield
-
-    @contextmanager
-    def _shared(self) -> Iterator[int]:
-        epoch = self._epoch
-        if epoch is None:
-            raise NotActiveError("hold the lease: this instance isn't the active one")
+    def shared(self, epoch: int | None) -> Iterator[int]:
+        """The file's descriptor, locked; NotActiveError unless this instance is active in ``epoch``."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -136,18 +144,17 @@ class Lease:
                 raise NotActiveError("hold the lease: another instance is taking it") from error
             except OSError as error:
                 raise NotActiveError(f"hold the lease: lock and read {self.path}: {error.strerror}") from error
-            if (current.epoch, current.instance) != (epoch, self.instance) or self._epoch != epoch:
-                raise NotActiveError(
-                    f"hold the lease: epoch {epoch} is over, {current.instance or 'nobody'} holds {current.epoch}"
-                )
+            if epoch != self._epoch or (current.epoch, current.instance) != (epoch, self.instance):
+                holder = current.instance or "nobody"
+                raise NotActiveError(f"hold the lease: epoch {epoch or 'none'} is over, {holder} holds {current.epoch}")
             yield descriptor
         finally:
             os.close(descriptor)
 
     def beat(self) -> None:
-        """One heartbeat. NotActiveError as from ``held`` (it may pass, ``lost`` tells); RecoverableError when the file
+        """One heartbeat. NotActiveError as from a fence (it may pass, ``lost`` tells); RecoverableError when the file
         can't be written."""
-        with self._shared() as descriptor:
+        with self.shared(self._epoch) as descriptor:
             self._heartbeat += 1
             try:
                 layout.write_heartbeat(descriptor, self._heartbeat)
@@ -160,7 +167,7 @@ class Lease:
         return self._epoch is None or (current.epoch, current.instance) != (self._epoch, self.instance)
 
     def relinquish(self) -> None:
-        """From now on every ``held`` of this instance fails; the file is left for the next one to change."""
+        """From now on every fence of this instance fails; the file is left for the next one to change."""
         self._epoch = None
 
     async def acquire(self, seen: LeaseRecord) -> bool:

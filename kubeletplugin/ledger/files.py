@@ -6,10 +6,9 @@ file drops all POSIX locks that the process has on it. ``read_snapshot`` is ther
 
 import itertools
 import sqlite3
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
+from kubeletplugin.fence import Fence
 from kubeletplugin.ledger import queries, schema
 from kubeletplugin.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerIOError
 from kubeletplugin.ledger.model import Snapshot
@@ -25,12 +24,6 @@ _ADVICE = {
     sqlite3.SQLITE_IOERR: "look for errors of the disk in the kernel log",
 }
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-
-
-class Fence(Protocol):
-    """What the ledger needs of the lease: held() raises NotActiveError when this instance isn't the active one."""
-
-    def held(self) -> AbstractContextManager[None]: ...
 
 
 def translate(error: sqlite3.Error, doing: str) -> Exception:

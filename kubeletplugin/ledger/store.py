@@ -17,16 +17,16 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from kubeletplugin import crashpoints
 from kubeletplugin.errors import NotActiveError
+from kubeletplugin.fence import Fence
 from kubeletplugin.ledger import files, queries, rescue, schema
 from kubeletplugin.ledger.errors import LedgerDamagedError
-from kubeletplugin.ledger.files import Fence
 from kubeletplugin.ledger.model import ClaimRecord, Drain, HeldDevice, Hold, Intent, Snapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_left_open: list[sqlite3.Connection] = []
-"""Kept, so that no garbage collection closes them."""
+_kept: set[sqlite3.Connection] = set()
+"""All connections that weren't closed under the lease, so that no garbage collection closes one without."""
 
 
 class LedgerObserver(Protocol):
@@ -45,9 +45,9 @@ class Ledger:
 
     A file that somebody else took away, replaced or wrote to is written anew before the next commit, or by ``check``.
 
-    ``close`` is for an orderly end only. A process that lost the lease leaves the file open or ends by os._exit:
-    a close would checkpoint and drop locks beside the new holder. A close is under the lease like any write, since it
-    locks the file: one that is stopped in it is ended by whoever takes over (R_KILL).
+    ``close`` is for an orderly end only. A process that lost the lease leaves the file open (``abandon``) or ends by
+    os._exit: a close would checkpoint and drop locks beside the new holder. A close is under the lease like any write,
+    since it locks the file: one that is stopped in it is ended by whoever takes over (R_KILL).
     """
 
     def __init__(
@@ -94,6 +94,8 @@ class Ledger:
                 except BaseException:
                     connection.close()
                     raise
+                # Also where its caller was cancelled meanwhile, and nobody takes it.
+                _kept.add(connection)
                 return connection
 
         try:
@@ -120,9 +122,14 @@ class Ledger:
                 with self._fence.held():
                     self._connection.close()
             except NotActiveError:
-                _left_open.append(self._connection)
+                return
+            _kept.discard(self._connection)
 
         await asyncio.get_running_loop().run_in_executor(self._executor, close)
+        self._executor.shutdown(wait=False)
+
+    def abandon(self) -> None:
+        """For one whose lease is lost: leaves the file open until the process ends."""
         self._executor.shutdown(wait=False)
 
     # --- claims ---
@@ -267,7 +274,10 @@ class Ledger:
     def _keep_file(self) -> None:
         if rescue.stamp(self.path) == self._stamp:
             return
-        self._connection = rescue.write_anew(self._connection, self.path)
+        harmed = self._connection
+        self._connection = rescue.write_anew(harmed, self.path)
+        _kept.discard(harmed)
+        _kept.add(self._connection)
         self._stamp = rescue.stamp(self.path)
         if self._observer is not None:
             self._observer.ledger_rescued(

@@ -19,8 +19,8 @@ from kubeapi.client import Json
 from kubeletplugin.cdi.api import ClaimSpecs
 from kubeletplugin.clock import Clock, SystemClock
 from kubeletplugin.errors import ClaimError, NotActiveError, RecoverableError
+from kubeletplugin.fence import Fence
 from kubeletplugin.inventory.model import Inventory
-from kubeletplugin.lease.api import Fence
 from kubeletplugin.ledger.store import Ledger
 from kubeletplugin.prepare import status
 from kubeletplugin.prepare.bells import INVENTORY, Bells, claim_key, wait_for_any

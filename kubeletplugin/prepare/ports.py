@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 from kubeapi.client import Json, Resource
 from kubeletplugin.cdi.api import ClaimSpecs
 from kubeletplugin.clock import Clock
+from kubeletplugin.fence import Fence
 from kubeletplugin.inventory.model import Inventory
-from kubeletplugin.lease.api import Fence
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.ledger.store import Ledger
 from kubeletplugin.prepare.kubelet_state import KubeletClaims

@@ -41,8 +41,9 @@ class LedgerFile:
 
     async def open(self, epoch: int) -> Ledger:
         """Errors as of Ledger.open, but for LedgerDamagedError."""
+        fence = self._lease.fence(epoch)
         opened = functools.partial(
-            Ledger.open, self._path, fence=self._lease, boot_id=self._lease.boot_id, epoch=epoch, observer=self
+            Ledger.open, self._path, fence=fence, boot_id=self._lease.boot_id, epoch=epoch, observer=self
         )
         damage = self._damage
         if not damage:
@@ -51,7 +52,7 @@ class LedgerFile:
             except LedgerDamagedError as error:
                 damage = str(error)
         stamp = self._clock.now().strftime("%Y%m%dT%H%M%SZ")
-        aside = await asyncio.to_thread(files.set_aside, self._path, stamp, self._lease)
+        aside = await asyncio.to_thread(files.set_aside, self._path, stamp, fence)
         crashpoints.reached("takeover.set-aside")
         self._damage = ""
         self._notices.ledger_damaged(damage, aside)

@@ -12,11 +12,11 @@ from kubeletplugin.cdi.hostnodes import HostNodes
 from kubeletplugin.cdi.roots import DriverRoot
 from kubeletplugin.cdi.writer import SpecWriter
 from kubeletplugin.errors import ClaimError
-from kubeletplugin.lease.api import AlwaysHeld
 from kubeletplugin.nvml.simulated import SimulatedNode, machine_names, open_node, parse_mig_flag
 from kubeletplugin.nvml.simulated.state import Majors
 from tests.contract.cdi.peer import captured
 from tests.contract.cdi.runtime import Container, inject
+from tests.fakes.fence import AlwaysHeld
 from tests.unit.cdi.machine import gpu, mig
 
 
@@ -30,7 +30,7 @@ class Agent:
         node.materialise(self.tree, "none" if headless else "placeholder")
         root = DriverRoot(self.tree, str(self.tree))
         nodes = HostNodes(root, proc=self.tree / "proc", sys=self.tree / "sys")
-        writer = SpecWriter(self.cdi, AlwaysHeld(), prefix="k8s.gpu.nvidia.com-", instance="a", epoch=lambda: 1)
+        writer = SpecWriter(self.cdi, AlwaysHeld(), prefix="k8s.gpu.nvidia.com-", instance="a", epoch=1)
         self.driver = DriverSpecFile(writer, nodes, root)
         self.claims = ClaimSpecFiles(writer, nodes, self.driver)
         self.driver.refresh(node.state().driver.version)

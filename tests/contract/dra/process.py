@@ -37,12 +37,12 @@ class Instance:
         for claim in claims:
             await self._misbehave(claim.name)
         device = PreparedDevice((), self._name, "gpu-0", ("k8s.gpu.nvidia.com/claim=x",))
-        with self._lease.held():
+        with self._lease.fence(self._lease.epoch or 0).held():
             return {claim.uid: PrepareResult((device,)) for claim in claims}
 
     async def _misbehave(self, name: str) -> None:
         if name == "stop-in-lock":
-            with self._lease.held():
+            with self._lease.fence(self._lease.epoch or 0).held():
                 os.kill(os.getpid(), signal.SIGSTOP)
         elif name == "block-loop":
             time.sleep(60)  # noqa: ASYNC251 - what the watchdog is for
@@ -51,7 +51,7 @@ class Instance:
             raise NotActiveError("yielding")
 
     async def unprepare(self, claims: Sequence[ClaimRef], deadline: float) -> Mapping[str, str]:
-        with self._lease.held():
+        with self._lease.fence(self._lease.epoch or 0).held():
             return {claim.uid: "" for claim in claims}
 
     async def activate(self, epoch: int) -> None:

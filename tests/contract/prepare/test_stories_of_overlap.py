@@ -48,7 +48,7 @@ class Stopped(SpecWriter):
 async def test_9_a_file_of_one_that_wakes_too_late_does_not_appear(tmp_path: Path) -> None:
     first, second = lease(tmp_path, 11), lease(tmp_path, 22)
     assert await first.acquire(first.read().record)
-    writer = Stopped(tmp_path / "cdi", first, prefix="k8s.gpu.", instance="first", epoch=lambda: first.epoch)
+    writer = Stopped(tmp_path / "cdi", first.fence(1), prefix="k8s.gpu.", instance="first", epoch=1)
     writer.meanwhile = lambda: second._try_raise(second.read().record)
     with pytest.raises(NotActiveError):
         writer.write(FILE, b"{}")
@@ -59,10 +59,12 @@ async def test_9_a_file_of_one_that_wakes_too_late_does_not_appear(tmp_path: Pat
 async def test_9_nor_does_it_remove_what_the_next_one_wrote_or_commit(tmp_path: Path) -> None:
     first, second = lease(tmp_path, 11), lease(tmp_path, 22)
     assert await first.acquire(first.read().record)
-    writer = SpecWriter(tmp_path / "cdi", first, prefix="k8s.gpu.", instance="first", epoch=lambda: first.epoch)
-    ledger = await Ledger.open(tmp_path / "ledger.db", fence=first, boot_id="boot-1", executor=InlineExecutor())
+    writer = SpecWriter(tmp_path / "cdi", first.fence(1), prefix="k8s.gpu.", instance="first", epoch=1)
+    ledger = await Ledger.open(
+        tmp_path / "ledger.db", fence=first.fence(1), boot_id="boot-1", executor=InlineExecutor()
+    )
     assert await second.acquire(second.read().record)
-    theirs = SpecWriter(tmp_path / "cdi", second, prefix="k8s.gpu.", instance="second", epoch=lambda: second.epoch)
+    theirs = SpecWriter(tmp_path / "cdi", second.fence(2), prefix="k8s.gpu.", instance="second", epoch=2)
     theirs.write(FILE, b"{}")
 
     with pytest.raises(NotActiveError):

@@ -89,7 +89,7 @@ class Machine:
             folder.mkdir(parents=True)
         self.driver_root = DriverRoot(self.root, self.on_host)
         self.nodes = HostNodes(self.driver_root, proc=self.proc, sys=self.sys)
-        self.writer = SpecWriter(self.cdi, self.fence, prefix="k8s.gpu.nvidia.com-", instance="pod-1", epoch=lambda: 3)
+        self.writer = SpecWriter(self.cdi, self.fence, prefix="k8s.gpu.nvidia.com-", instance="pod-1", epoch=3)
         self.driver = DriverSpecFile(self.writer, self.nodes, self.driver_root)
         self.claims = ClaimSpecFiles(self.writer, self.nodes, self.driver)
 

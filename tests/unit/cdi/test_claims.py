@@ -199,7 +199,7 @@ def test_the_peer_s_file_of_a_claim_never_stays_beside_ours(machine: Machine) ->
 
 def test_only_the_active_instance_writes_and_removes(machine: Machine) -> None:
     machine.claims.write(UID, [device(machine, gpu(0))])
-    writer = SpecWriter(machine.cdi, LostLease(), prefix="k8s.gpu.nvidia.com-", instance="old", epoch=lambda: 1)
+    writer = SpecWriter(machine.cdi, LostLease(), prefix="k8s.gpu.nvidia.com-", instance="old", epoch=1)
     stale = ClaimSpecFiles(writer, machine.nodes, machine.driver)
     with pytest.raises(NotActiveError):
         stale.write(UID, [device(machine, gpu(1))])

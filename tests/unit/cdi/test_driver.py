@@ -241,7 +241,7 @@ def test_a_version_without_libraries_is_told_once(machine: Machine, caplog: pyte
 def test_only_the_active_instance_writes(machine: Machine) -> None:
     machine.driver.refresh(VERSION)
     before = (machine.cdi / DRIVER_FILE).read_bytes()
-    writer = SpecWriter(machine.cdi, LostLease(), prefix="k8s.gpu.nvidia.com-", instance="old", epoch=lambda: 1)
+    writer = SpecWriter(machine.cdi, LostLease(), prefix="k8s.gpu.nvidia.com-", instance="old", epoch=1)
     stale = DriverSpecFile(writer, machine.nodes, machine.driver_root)
     with pytest.raises(NotActiveError):
         stale.refresh("")

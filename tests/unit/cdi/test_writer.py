@@ -11,15 +11,15 @@ import pytest
 
 from kubeletplugin.cdi.writer import SpecWriter
 from kubeletplugin.errors import NotActiveError, RecoverableError
-from kubeletplugin.lease.api import Fence
+from kubeletplugin.fence import Fence
 from tests.unit.cdi.machine import CountingFence, LostLease
 
 PREFIX = "k8s.gpu.nvidia.com-"
 NAME = f"{PREFIX}claim_1.json"
 
 
-def make(folder: Path, fence: Fence | None = None, instance: str = "pod-1", epoch: int | None = 3) -> SpecWriter:
-    return SpecWriter(folder, fence or CountingFence(), prefix=PREFIX, instance=instance, epoch=lambda: epoch)
+def make(folder: Path, fence: Fence | None = None, instance: str = "pod-1", epoch: int = 3) -> SpecWriter:
+    return SpecWriter(folder, fence or CountingFence(), prefix=PREFIX, instance=instance, epoch=epoch)
 
 
 def test_makes_the_folder_and_leaves_no_temporary(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_names_are_ours_and_finished(tmp_path: Path) -> None:
 
 def test_an_instance_name_never_leaves_the_folder(tmp_path: Path) -> None:
     fence = WatchingFence(tmp_path)
-    make(tmp_path, fence, instance="../a.b", epoch=None).write(NAME, b"{}")
+    make(tmp_path, fence, instance="../a.b", epoch=0).write(NAME, b"{}")
     assert fence.seen[0] == [f"{NAME}.---a-b.0.0.tmp"]
 
 

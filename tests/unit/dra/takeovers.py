@@ -87,7 +87,7 @@ class Work:
     async def deactivate(self) -> None:
         self.deactivations += 1
         try:
-            with self._lease.held():
+            with self._lease.fence(self._lease.epoch or 0).held():
                 self.held_while_deactivating = True
         except NotActiveError:
             self.held_while_deactivating = False

@@ -84,7 +84,7 @@ def lock(path: Path, kind: int) -> int:
 
 def refused(lease: Lease) -> bool:
     try:
-        with lease.held():
+        with lease.fence(lease.epoch or 0).held():
             return False
     except NotActiveError:
         return True

@@ -77,7 +77,7 @@ async def test_threads_hold_at_the_same_time(path: Path) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with one.lease.held():
+        with one.lease.fence(1).held():
             inside.set()
             leave.wait(5)
 
@@ -96,7 +96,7 @@ async def test_a_taker_waits_for_an_effect_that_is_under_way(path: Path) -> None
     clock = VirtualClock()
     one, two = Instance(path, 1), Instance(path, 2, clock=clock)
     await one.take()
-    with one.lease.held():
+    with one.lease.fence(1).held():
         taking = asyncio.create_task(two.take())
         await clock.advance(0.5)
         assert not taking.done()
@@ -126,6 +126,55 @@ async def test_relinquished_is_over_at_once_though_the_file_still_says_so(path: 
     assert record.instance == "instance-1"
     assert one.lease.is_ours(record)
     assert not two.lease.is_ours(record)
+
+
+async def test_work_of_an_earlier_activation_is_refused_when_the_instance_is_active_again(path: Path) -> None:
+    one, two = Instance(path, 1), Instance(path, 2)
+    await one.take()
+    first = one.lease.fence(1)
+    with first.held():
+        pass
+    await two.take()
+    one.lease.relinquish()
+    await one.take()
+    with pytest.raises(NotActiveError, match="epoch 1 is over, instance-1 holds 3"), first.held():
+        pass
+    with one.lease.fence(3).held():
+        pass
+
+
+async def test_one_that_gives_up_while_it_waits_for_the_lock_doesnt_hold(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Instance(path, 1)
+    await one.take()
+    flock = fcntl.flock
+
+    def give_up_first(descriptor: int, operation: int) -> None:
+        one.lease.relinquish()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", give_up_first)
+    with pytest.raises(NotActiveError), one.lease.fence(1).held():
+        pass
+
+
+async def test_a_file_that_was_removed_between_opening_and_locking_isnt_taken(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock and record mean nothing to anybody else."""
+    one, two = Instance(path, 1), Instance(path, 2)
+    flock = fcntl.flock
+
+    def remove_first(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        path.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    assert await one.take()
+    assert two.lease.read().record.instance == "instance-1"
+    assert not refused(one.lease)
 
 
 async def test_released_is_void_for_all_and_the_epoch_goes_on(path: Path) -> None:

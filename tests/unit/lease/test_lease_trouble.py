@@ -72,7 +72,7 @@ async def test_a_lease_that_cant_be_locked_or_read_isnt_held(
 async def test_an_effects_own_error_comes_out_as_it_is(path: Path) -> None:
     one = Instance(path, 1)
     await one.take()
-    with pytest.raises(FileNotFoundError), one.lease.held():
+    with pytest.raises(FileNotFoundError), one.lease.fence(1).held():
         os.unlink(path.with_name("gone"))
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.errors import NotActiveError
-from kubeletplugin.lease.api import AlwaysHeld
 from kubeletplugin.ledger.store import Ledger
+from tests.fakes.fence import AlwaysHeld
 
 
 class SwitchedFence:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.lease.api import AlwaysHeld
 from kubeletplugin.ledger import files
 from kubeletplugin.ledger.errors import LedgerDamagedError, LedgerIOError
 from kubeletplugin.ledger.model import Drain
 from kubeletplugin.ledger.store import Ledger
+from tests.fakes.fence import AlwaysHeld
 from tests.unit.ledger.ledgers import Killed, die_before_change
 from tests.unit.ledger.rows import gpu, record
 

@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -182,7 +183,7 @@ async def test_what_the_ledger_was_not_told_is_taken_in_beside_what_it_knows(tmp
 
 _KILLED = """
 import asyncio, os, pathlib, sys
-from kubeletplugin.lease.api import AlwaysHeld
+from tests.fakes.fence import AlwaysHeld
 from kubeletplugin.ledger.model import Drain
 from kubeletplugin.ledger.store import Ledger
 from tests.unit.ledger.rows import gpu, record
@@ -247,15 +248,55 @@ async def test_a_reader_beside_the_agent_sees_committed_rows_only(tmp_path: Path
     await ledger.close()
 
 
-async def test_a_close_without_the_lease_leaves_the_file_alone(tmp_path: Path) -> None:
+async def close(ledger: Ledger) -> None:
+    await ledger.close()
+
+
+async def abandon(ledger: Ledger) -> None:
+    ledger.abandon()
+
+
+async def forget(ledger: Ledger) -> None:
+    pass
+
+
+@pytest.mark.parametrize("end", [close, abandon, forget])
+async def test_without_the_lease_the_file_is_left_alone(
+    tmp_path: Path, end: Callable[[Ledger], Awaitable[None]]
+) -> None:
     """A close checkpoints and takes locks: not beside a new holder, nor by the garbage collector's chance."""
     fence = SwitchedFence()
     path = tmp_path / "ledger.db"
-    ledger = await Ledger.open(path, fence=fence, boot_id="b")
+    executor = ThreadPoolExecutor(1)
+    ledger = await Ledger.open(path, fence=fence, boot_id="b", executor=executor)
     await ledger.commit_claim(record("a"), [gpu(0)])
     log_size = path.with_name("ledger.db-wal").stat().st_size
     fence.active = False
-    await ledger.close()
+    await end(ledger)
     del ledger
+    executor.shutdown()
     gc.collect()
     assert path.with_name("ledger.db-wal").stat().st_size == log_size > 0
+
+
+async def test_an_opening_that_was_cancelled_leaves_the_file_alone_too(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    inside, leave = threading.Event(), threading.Event()
+
+    class SlowFence:
+        @contextlib.contextmanager
+        def held(self) -> Iterator[None]:
+            inside.set()
+            leave.wait(5)
+            yield
+
+    executor = ThreadPoolExecutor(1)
+    opening = asyncio.create_task(Ledger.open(path, fence=SlowFence(), boot_id="b", executor=executor))
+    await asyncio.to_thread(inside.wait, 5)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    leave.set()
+    executor.shutdown()
+    del opening
+    gc.collect()
+    assert path.with_name("ledger.db-wal").stat().st_size > 0

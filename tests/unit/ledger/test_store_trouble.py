@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.errors import FatalError, NotActiveError
-from kubeletplugin.lease.api import AlwaysHeld
 from kubeletplugin.ledger import files, schema
 from kubeletplugin.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerIOError, LedgerTooNewError
+from tests.fakes.fence import AlwaysHeld
 from tests.unit.ledger.ledgers import Killed, SwitchedFence, die_before_change, open_and_close, open_ledger
 from tests.unit.ledger.rows import gpu, record
 
