@@ -87,6 +87,8 @@ def print_slices(slices: Iterable[Json]) -> None:
 def print_status(status: dict[str, Any]) -> None:
     ready = status.get("ready")
     print(f"agent: {status['state']}" + ("" if ready in (None, True) else f" (not ready: {ready})"))
+    if problem := status.get("problem"):
+        print(f"driver: {problem}")
     rows = [
         (device["name"], device["state"], *_holder_columns(holder, device.get("problem", "")))
         for device in status.get("devices", [])
@@ -105,8 +107,13 @@ def print_status(status: dict[str, Any]) -> None:
 def _holder_columns(holder: dict[str, Any] | None, problem: str) -> tuple[str, str, str, str]:
     if holder is None:
         return ("", "", "", problem)
-    name = f"{holder['namespace']}/{holder['name']}" + (" (admin)" if holder["admin"] else "")
-    return (name, holder["since"], ", ".join(holder["pods"]), holder["reason"] or problem)
+    name = f"{holder['namespace']}/{holder['name']}" if holder["name"] else "unknown"
+    return (
+        name + (" (admin)" if holder["admin"] else ""),
+        holder["since"],
+        ", ".join(holder["pods"]),
+        holder["reason"] or problem,
+    )
 
 
 def _text(value: object) -> str:

@@ -155,6 +155,7 @@ class ActiveNode:
         start("follow other device plugins", classic.run)
         offering = Offering(parts, ledger, manager, classic)
         start("publish the inventory", lambda: offering.publish(bound))
+        start("tell of the driver", offering.follow_driver)
         start("withhold what others have", lambda: offering.follow_classic(inventory))
         start("keep the CDI folder", lambda: folder.run(parts.inventory))
         keeper = SpecKeeper(writer.folder, CDI_PREFIX, specs, manager.mend_files, parts.notices, parts.clock)

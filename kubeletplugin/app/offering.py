@@ -19,6 +19,10 @@ FIRST_LOOK_SECONDS = 5.0
 """How long publishing waits for a first look at other plugins' devices; without one it goes on with what is known."""
 
 
+DRIVER_SECONDS = 10.0
+"""How long the driver may be in trouble before the Node's events tell: a reload takes seconds."""
+
+
 class Offering:
     def __init__(self, parts: Parts, ledger: Ledger, manager: ClaimManager, classic: ClassicWatch) -> None:
         self._parts = parts
@@ -46,6 +50,15 @@ class Offering:
             if looked.driver_version:
                 self._offer(looked)
                 await self._note_told()
+
+    async def follow_driver(self) -> None:
+        """Tells what keeps the GPUs from being looked at, from the start on, and when it is over."""
+        parts = self._parts
+        async for problem in parts.inventory.problems():
+            if problem:
+                await parts.clock.sleep(DRIVER_SECONDS)
+            parts.notices.driver_trouble(parts.inventory.problem)
+            await self._note_told()
 
     async def _note_told(self) -> None:
         try:

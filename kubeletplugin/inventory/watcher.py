@@ -53,7 +53,10 @@ class DriverNotReadyError(RecoverableError):
 
 @dataclass(slots=True)
 class _Failure:
+    """``cause`` is what stays the same while the trouble lasts: which call meets it first differs from look to look."""
+
     what: str
+    cause: object
     text: str
     since: float
     count: int = 1
@@ -90,6 +93,7 @@ class InventoryService:
         self._bindings: NameBindings | None = None
         self._looks: Latest[Inventory] = Latest()
         self._changes: Latest[Inventory] = Latest()
+        self._problems: Latest[str] = Latest()
         self._known: dict[str, WithheldGpu] = {}
         self._failure: _Failure | None = None
         self._waiters: list[asyncio.Future[Inventory]] = []
@@ -108,6 +112,10 @@ class InventoryService:
         if self._failure is None:
             return ""
         return self._failure.text if self._failure.what == _LOOK else f"{self._failure.what}: {self._failure.text}"
+
+    def problems(self) -> AsyncIterator[str]:
+        """``problem``, and the newest one whenever it has changed."""
+        return self._problems.follow()
 
     def changes(self) -> AsyncIterator[Inventory]:
         """The inventory, and the newest one whenever what it says of devices differs."""
@@ -163,6 +171,8 @@ class InventoryService:
         outcome: Inventory | RecoverableError = _no_more_looks()
         try:
             outcome = await self._outcome()
+            if self._problems.value != self.problem:
+                self._problems.set(self.problem)
         finally:
             _settle(waiters, outcome)
 
@@ -278,14 +288,16 @@ class InventoryService:
     def _note(self, what: str, error: Exception) -> RecoverableError:
         """Takes note that ``what`` failed, and says so once for each new reason."""
         text = explain(error)
-        if self._failure is None or (self._failure.what, self._failure.text) != (what, text):
+        cause = error.code if isinstance(error, NvmlError) else text
+        if self._failure is None or (self._failure.what, self._failure.cause) != (what, cause):
             # One odd answer of a driver, or of a disk, must not end the looking; but then a person has to see where.
             odd = not isinstance(error, NvmlError | RecoverableError)
             log.warning("%s: %s", what, text, exc_info=error if odd else None)
         if self._failure is None or self._failure.what != what:
-            self._failure = _Failure(what, text, self._clock.monotonic())
+            self._failure = _Failure(what, cause, text, self._clock.monotonic())
         else:
-            self._failure.text = text
+            if self._failure.cause != cause:
+                self._failure.cause, self._failure.text = cause, text
             self._failure.count += 1
         failure = RecoverableError(f"{what}: {text}")
         failure.__cause__ = error
@@ -349,10 +361,11 @@ def _no_more_looks() -> RecoverableError:
 def explain(error: Exception) -> str:
     """What a failed look means and what to do, for a log line, an Event and `gpuclaim status`."""
     code = error.code if isinstance(error, NvmlError) else None
-    hint = _HINTS.get(code) if code is not None else None
+    hint = _HINTS.get(code, _OTHER_HINT) if code is not None else None
     return f"{error}: {hint}" if hint else str(error)
 
 
+_OTHER_HINT = "see the kernel log (NVRM) and what nvidia-smi says on the node; trying again"
 _HINTS: dict[int, str] = {
     NvmlCode.LIBRARY_NOT_FOUND: "install the NVIDIA driver on the node, or name its root; trying again",
     NvmlCode.DRIVER_NOT_LOADED: "load the nvidia kernel module (nvidia-smi says why it isn't); trying again",

@@ -22,8 +22,9 @@ REQUEST_SECONDS = 5.0
 """From the first byte of a request, or from the connection's begin, to the request's last byte."""
 IDLE_SECONDS = 65.0
 """A connection without a new request for so long is closed: longer than the usual minute between two scrapes."""
-BACKLOG = 16
-"""How many are accepted at one turn of the loop, so by how many MOST_CONNECTIONS can be exceeded for a moment."""
+BACKLOG = 64
+"""How many wait in the kernel, and are accepted at one turn of the loop: by so many MOST_CONNECTIONS can be exceeded
+for a moment."""
 MOST_BYTES = 4096
 """Of a request's line, of a header and of a body: nobody has a reason to send more."""
 

@@ -21,6 +21,7 @@ from kubeletplugin.slices.validate import Problem
 log = logging.getLogger(__name__)
 
 _TAKEN = "taken/"
+_DRIVER = "driver"
 
 
 class NodeNotices:
@@ -41,6 +42,7 @@ class NodeNotices:
         self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
         self._told: Mapping[str, str] = {}
         self._taken: Mapping[str, str] = {}
+        self._driver_trouble = ""
         self.accepted = False
 
     def _warn(self, reason: str, action: str, note: str, key: str | None = None) -> None:
@@ -56,12 +58,18 @@ class NodeNotices:
     @property
     def told(self) -> Mapping[str, str]:
         """What has been told of devices and stands, for ``take_up``."""
-        return {**self._told, **{_TAKEN + name: note for name, note in self._taken.items()}}
+        driver = {_DRIVER: self._driver_trouble} if self._driver_trouble else {}
+        return {**self._told, **{_TAKEN + name: note for name, note in self._taken.items()}, **driver}
 
     def take_up(self, told: Mapping[str, str]) -> None:
         """Goes on from what an earlier instance has told."""
-        self._told = {subject: note for subject, note in told.items() if not subject.startswith(_TAKEN)}
-        self._taken = {subject.removeprefix(_TAKEN): told[subject] for subject in told.keys() - self._told.keys()}
+        self._driver_trouble = told.get(_DRIVER, "")
+        self._taken = {
+            subject.removeprefix(_TAKEN): note for subject, note in told.items() if subject.startswith(_TAKEN)
+        }
+        self._told = {
+            subject: note for subject, note in told.items() if subject != _DRIVER and not subject.startswith(_TAKEN)
+        }
 
     def inventory_changed(self, inventory: Inventory) -> None:
         """Says what is withheld anew and what is back."""
@@ -69,6 +77,18 @@ class NodeNotices:
         for sentence in said:
             say = self._warn if sentence.warning else self._say
             say(sentence.reason, sentence.action, sentence.note)
+
+    def driver_trouble(self, problem: str) -> None:
+        """What has kept the node's GPUs from being looked at for a while; empty when nothing does any more. The
+        inventory has logged it."""
+        if problem == self._driver_trouble:
+            return
+        self._driver_trouble = problem
+        note = (
+            f"the node's GPUs can't be used: {problem}" if problem else "the driver answers for the node's GPUs again"
+        )
+        reason = "DriverTrouble" if problem else "DriverBack"
+        self._recorder.emit(self._node, reason=reason, action="Inventory", note=note, warning=bool(problem))
 
     def classic_changed(self, taken: Mapping[str, ClassicHold]) -> None:
         """``taken``: device name to who has it by another device plugin."""

@@ -246,3 +246,13 @@ def test_table_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert lines[6] == "waiting: claim team/next: gpu-2 drains".split()
     assert lines[7] == "withheld: GPU 5 GPU-5: it is lost".split()
+
+
+async def test_a_driver_in_trouble_and_a_holder_that_nobody_knows_are_told(node: Node) -> None:
+    drain = {"namespace": "", "name": "", "admin": False, "since": "then", "pods": ["pod-a"], "reason": "pid 7 is left"}
+    device = {"name": "gpu-0", "state": "draining", "problem": "", "holders": [drain]}
+    async with node.instance("a", {**ACTIVE, "problem": "look: UNKNOWN", "devices": [device]}):
+        lines = (await node.status()).out.splitlines()
+    assert lines[:2] == ["agent: active", "driver: look: UNKNOWN"]
+    (row,) = [line.split() for line in lines if line.startswith("gpu-0")]
+    assert row[:5] == ["gpu-0", "draining", "unknown", "then", "pod-a"]

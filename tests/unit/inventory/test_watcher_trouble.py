@@ -12,7 +12,7 @@ from kubeletplugin.health.verdict import Health, judge
 from kubeletplugin.inventory import watcher
 from kubeletplugin.inventory.exclusion import Exclusion
 from kubeletplugin.inventory.model import Inventory
-from kubeletplugin.nvml.errors import NvmlTimeoutError
+from kubeletplugin.nvml.errors import NvmlCode, NvmlTimeoutError
 from tests.unit.inventory.conftest import MakeMachine
 from tests.unit.inventory.support import Bindings, Machine, until_idle
 from tests.unit.inventory.test_faults import ImpatientWith
@@ -354,3 +354,35 @@ async def test_who_waits_for_a_look_at_the_end_is_told_and_not_cancelled(make_ma
     for task in (*waiting, later):
         with pytest.raises(RecoverableError, match="stopping"):
             await task
+
+
+# --- a driver that fails ---
+
+
+async def test_one_trouble_is_one_line_whichever_call_meets_it(
+    make_machine: MakeMachine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The session is ended at the first failure, so that the next look fails where it begins another."""
+    machine = make_machine()
+    async with watching(machine) as watched:
+        problems: list[str] = []
+
+        async def follow() -> None:
+            async for problem in watched.service.problems():
+                problems.append(problem)  # noqa: PERF401
+
+        following = asyncio.create_task(follow())
+        await watched.settle()
+        for call in ("driver_version", "device_count", "init"):
+            machine.node.inject_fault("system", call, NvmlCode.UNKNOWN)
+        await watched.clock.advance(30)
+        machine.node.clear_faults()
+        await watched.service.refresh()
+        await watched.settle()
+        following.cancel()
+    assert [problems[0], problems[-1], len(problems)] == ["", "", 3]
+    assert problems[1].endswith(
+        ": UNKNOWN: see the kernel log (NVRM) and what nvidia-smi says on the node; trying again"
+    )
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert line == f"look at the GPUs: {problems[1]}"

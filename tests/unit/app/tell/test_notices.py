@@ -79,6 +79,21 @@ async def test_trouble_with_the_hardware_is_told_once(node: Node) -> None:
     assert await following.said() == [("Warning", "GPUNotice", "two")]
 
 
+async def test_a_driver_in_trouble_is_told_once_across_restarts_and_so_is_its_end(node: Node) -> None:
+    for problem in ("", "nvmlInit_v2: UNKNOWN: see the kernel log", "nvmlInit_v2: UNKNOWN: see the kernel log"):
+        node.notices.driver_trouble(problem)
+    assert await node.said() == [
+        ("Warning", "DriverTrouble", "the node's GPUs can't be used: nvmlInit_v2: UNKNOWN: see the kernel log")
+    ]
+    following = Node()
+    following.notices.take_up(node.notices.told)
+    assert following.notices.told == node.notices.told
+    following.notices.driver_trouble("nvmlInit_v2: UNKNOWN: see the kernel log")
+    following.notices.driver_trouble("")
+    assert await following.said() == [("Normal", "DriverBack", "the driver answers for the node's GPUs again")]
+    assert following.notices.told == {}
+
+
 async def test_events_of_the_node_are_found_by_kubectl_describe_node(node: Node) -> None:
     node.notices.inventory_changed(seen(BAD))
     (event,) = await node.events()
