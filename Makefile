@@ -18,6 +18,7 @@ help:
 	@echo "make soak          what is too long for CI, against every Kubernetes release; one table at the end"
 	@echo "make model         checks the protocol's model (docs/protocol) with spin; MODEL=large: wider bounds, for soak"
 	@echo "make bench         measurements, as ratios"
+	@echo "make clean         remove the virtual environment, caches and builds"
 	@echo "make proto         regenerate the gRPC stubs;  make requirements: requirements.txt from uv.lock"
 
 $(STAMP):

@@ -30,6 +30,11 @@ _STATES = re.compile(r"^ *([0-9.e+]+) states, stored", re.MULTILINE)
 _INCOMPLETE = ("max search depth too small", "out of memory", "Search not completed")
 
 
+HEADER = f"""\
+Each case `without` a rule must end in a counterexample, a story of docs/protocol; the others must hold.
+{"case":44} {"states":>10} {"time":>8}  verdict"""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """``violated`` is the assertion that failed, empty when none did; ``trouble`` says why nothing is known."""
@@ -45,7 +50,11 @@ class Outcome:
         return not self.trouble and bool(self.violated) == bool(self.case.story)
 
     def row(self) -> str:
-        found = self.trouble or (f"story {self.case.story}" if self.violated and self.case.story else self.violated)
+        found = self.trouble or (
+            f"counterexample found as expected: story {self.case.story}"
+            if self.violated and self.case.story
+            else self.violated
+        )
         verdict = found or ("NOTHING FOUND" if self.case.story else "holds")
         without = "without " if self.case.story else ""
         return f"{without + self.case.name:44} {self.states:>10,} {self.seconds:>6.1f} s  {verdict}"
@@ -120,6 +129,7 @@ def main(arguments: Sequence[str]) -> int:
     cases = within(options.bounds)
     if options.story:
         return _tell(next(case for case in BROKEN if case.name == options.story), options.memory)
+    print(HEADER)
     good = True
     for outcome in outcomes(cases, options.memory, len(os.sched_getaffinity(0))):
         print(outcome.row(), flush=True)
