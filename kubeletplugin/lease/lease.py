@@ -175,14 +175,14 @@ class Lease:
 
         Ends a holder that stands still in the way. RecoverableError when the lock can't be had even so.
         """
-        rival = self._announce()
+        self._announce()
         stood_still = False
         deadline = self._clock.monotonic() + self._timing.lock_wait
         while (outcome := self._try_raise(seen)) is None:
             if self._clock.monotonic() >= deadline:
                 if stood_still:
                     raise RecoverableError(f"take the lease {self.path}: its lock is still held")
-                await self._end_holders(rival)
+                await self._end_holders()
                 stood_still = True
                 deadline = self._clock.monotonic() + self._timing.lock_wait
             await self._clock.sleep(self._timing.lock_poll)
@@ -195,13 +195,14 @@ class Lease:
         if self.is_ours(current):
             self._change(current, replace(current, instance="", socket="", process=None), keep=self._me)
 
-    def _announce(self) -> ProcessIdentity | None:
-        """Names this process as the next to take the exclusive lock; returns who was named before."""
+    def _announce(self) -> None:
+        """Names this process as the next to take the exclusive lock. Whoever was named before stays so until it is
+        gone: it may stand still inside the lock, and this process may be broken off before it notices."""
         descriptor = self._open_for_change()
         try:
-            rival = layout.read_contender(descriptor)
-            layout.write_contender(descriptor, self._me)
-            return rival
+            others = (item for item in layout.read_contenders(descriptor) if item != self._me)
+            left = (item for item in others if self._processes.gone(item) is not True)
+            layout.write_contenders(descriptor, (self._me, *left))
         except OSError as error:
             raise self._trouble("write", error) from error
         finally:
@@ -254,14 +255,25 @@ class Lease:
         except FileNotFoundError:
             return False
 
-    async def _end_holders(self, rival: ProcessIdentity | None) -> None:
+    def _known(self) -> set[ProcessIdentity]:
+        """Those that the file names as instances."""
+        current = self.read().record
+        descriptor = self._open_for_change()
+        try:
+            contenders = layout.read_contenders(descriptor)
+        except OSError as error:
+            raise self._trouble("read", error) from error
+        finally:
+            os.close(descriptor)
+        return {item for item in (current.process, *contenders, *current.previous) if item is not None}
+
+    async def _end_holders(self) -> None:
         """Ends the processes that hold the lock and are known to be instances, and waits until they are gone."""
         try:
             holders = self._processes.lock_holders(os.stat(self.path).st_ino)
         except OSError as error:
             raise self._trouble("read", error) from error
-        current = self.read().record
-        known = {item for item in (current.process, rival, *current.previous) if item is not None and item != self._me}
+        known = self._known() - {self._me}
         guilty = [item for item in known if item.pid in holders and self._processes.gone(item) is False]
         if not guilty:
             pids = ", ".join(str(pid) for pid in sorted(holders)) or "none visible; does the pod have hostPID?"

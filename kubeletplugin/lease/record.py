@@ -5,14 +5,15 @@ disk stops no take-over) and no reader sees a mixture of two lengths:
 
 - the record (epoch, instance, boot id, socket, processes), changed only under the exclusive flock;
 - the heartbeat, a counter that the active instance raises under a shared flock;
-- the contender, who is about to take the exclusive flock: written without a lock, a hint for whom to end if it stops
-  inside.
+- the contenders, who are about to take the exclusive flock, or were when they were last seen alive: written without a
+  lock, a hint for whom to end if one stops inside.
 
 Nothing is synced to disk: the lease is void after a reboot anyway. A region that can't be read counts as empty.
 """
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from kubeletplugin.lease.processes import ProcessIdentity
@@ -20,8 +21,9 @@ from kubeletplugin.lease.processes import ProcessIdentity
 RECORD_SIZE = 2048
 HEARTBEAT_OFFSET = RECORD_SIZE
 HEARTBEAT_SIZE = 32
-CONTENDER_OFFSET = HEARTBEAT_OFFSET + HEARTBEAT_SIZE
-CONTENDER_SIZE = 256
+CONTENDERS_OFFSET = HEARTBEAT_OFFSET + HEARTBEAT_SIZE
+CONTENDERS_SIZE = 1024
+CONTENDERS_KEPT = 8
 PREVIOUS_KEPT = 3
 """Former holders remembered: one of them, stopped inside a shared lock, may stand in the way of the next."""
 
@@ -49,7 +51,7 @@ class LeaseSnapshot:
 
 
 def read_snapshot(descriptor: int) -> LeaseSnapshot:
-    data = os.pread(descriptor, CONTENDER_OFFSET, 0)
+    data = os.pread(descriptor, CONTENDERS_OFFSET, 0)
     heartbeat = data[HEARTBEAT_OFFSET:].strip(b" \n\0")
     return LeaseSnapshot(parse_record(data[:RECORD_SIZE]), int(heartbeat) if heartbeat.isdigit() else 0)
 
@@ -78,15 +80,18 @@ def write_heartbeat(descriptor: int, heartbeat: int) -> None:
     write_region(descriptor, HEARTBEAT_OFFSET, HEARTBEAT_SIZE, str(heartbeat))
 
 
-def read_contender(descriptor: int) -> ProcessIdentity | None:
+def read_contenders(descriptor: int) -> tuple[ProcessIdentity, ...]:
+    """The newest first."""
     try:
-        return ProcessIdentity(**json.loads(os.pread(descriptor, CONTENDER_SIZE, CONTENDER_OFFSET)))
+        found = json.loads(os.pread(descriptor, CONTENDERS_SIZE, CONTENDERS_OFFSET))
+        return tuple(ProcessIdentity(**item) for item in found)
     except (ValueError, TypeError):
-        return None
+        return ()
 
 
-def write_contender(descriptor: int, contender: ProcessIdentity) -> None:
-    write_region(descriptor, CONTENDER_OFFSET, CONTENDER_SIZE, json.dumps(asdict(contender)))
+def write_contenders(descriptor: int, contenders: Sequence[ProcessIdentity]) -> None:
+    text = json.dumps([asdict(contender) for contender in contenders[:CONTENDERS_KEPT]])
+    write_region(descriptor, CONTENDERS_OFFSET, CONTENDERS_SIZE, text)
 
 
 def write_region(descriptor: int, offset: int, size: int, text: str) -> None:

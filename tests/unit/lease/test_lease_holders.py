@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.errors import RecoverableError
+from kubeletplugin.lease import record
+from kubeletplugin.lease.processes import ProcessIdentity
 from kubeletplugin.lease.record import LeaseRecord
-from tests.unit.lease.leases import Instance, lock
+from tests.unit.lease.leases import HOST, Instance, lock
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +48,35 @@ class TestEndingAHolder:
         three.processes.on_kill = three.processes.dying(stuck)
         assert await three.take()
         assert three.processes.killed == [two.identity]
+
+    async def test_a_rival_that_another_announced_over_is_still_known(self, path: Path) -> None:
+        """The next one's try was broken off before it ended the rival; another's came and went."""
+        one, two, three, four = (Instance(path, number) for number in (1, 2, 3, 4))
+        await one.take()
+        await two.lease.acquire(LeaseRecord(epoch=77))
+        stuck = lock(path, fcntl.LOCK_EX)
+        for instance in (three, four, three):
+            instance.lease._announce()
+        three.processes.holders = {two.identity.pid}
+        three.processes.on_kill = three.processes.dying(stuck)
+        assert await three.take()
+        assert three.processes.killed == [two.identity]
+
+    async def test_contenders_that_are_gone_arent_kept(self, path: Path) -> None:
+        for number in range(1, 30):
+            instance = Instance(path, number)
+            instance.processes.dead = {ProcessIdentity(100 + dead, 5000 + dead, HOST) for dead in range(3, number)}
+            assert await instance.take()
+        descriptor = os.open(path, os.O_RDONLY)
+        assert [item.pid for item in record.read_contenders(descriptor)] == [129, 102, 101]
+        os.close(descriptor)
+
+    async def test_more_contenders_than_the_file_has_room_for_push_out_the_oldest(self, path: Path) -> None:
+        for number in range(1, 30):
+            Instance(path, number).lease._announce()
+        descriptor = os.open(path, os.O_RDONLY)
+        assert [item.pid for item in record.read_contenders(descriptor)] == list(range(129, 121, -1))
+        os.close(descriptor)
 
     async def test_a_stranger_is_named_and_left_alone(self, path: Path) -> None:
         one, two = Instance(path, 1), Instance(path, 2)
