@@ -15,7 +15,6 @@ has noticed that the registration socket is gone, and then breaks off the calls 
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from kubeletplugin.clock import Clock
 from kubeletplugin.dra.instance import PeerError, Peers
-from kubeletplugin.dra.sockets import SocketPaths, answers, peer_dra_sockets, registration_of
+from kubeletplugin.dra.sockets import SocketPaths, answers, bound_at, peer_dra_sockets, registration_of
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class NewestTiming:
 
 
 Incarnation = tuple[str, int]
-"""A registration socket and when it was made: what the kubelet has registered."""
+"""A registration socket and when it was bound: what the kubelet has registered."""
 
 
 class NewestKeeper:
@@ -109,7 +108,7 @@ class NewestKeeper:
     async def hand_over(self) -> None:
         """Before this instance ends: has the newest of the others become the one that is called, if this one is."""
         others = self._others()
-        own = made_at(self._paths.registration)
+        own = bound_at(self._paths.registration)
         if own is None or not others or max(made for _, made in others.values()) > own:
             return
         for path in sorted(others, key=lambda path: others[path][1], reverse=True):
@@ -130,7 +129,7 @@ class NewestKeeper:
 
     def _younger(self) -> dict[Path, Incarnation]:
         """Those that were registered after this instance and weren't passed yet."""
-        own = made_at(self._paths.registration)
+        own = bound_at(self._paths.registration)
         if own is None:
             return {}
         others = self._others()
@@ -142,15 +141,7 @@ class NewestKeeper:
         found = {}
         for path in peer_dra_sockets(self._paths.dra.parent, self._paths):
             registration = registration_of(registry, self._driver, path)
-            made = made_at(registration) if registration is not None else None
+            made = bound_at(registration) if registration is not None else None
             if made is not None and answers(path):
                 found[path] = (str(registration), made)
         return found
-
-
-def made_at(path: Path) -> int | None:
-    """When a socket was bound, in nanoseconds; what becomes of its name or rights later doesn't count."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return None

@@ -20,7 +20,7 @@ import grpc.aio
 
 from kubeletplugin import crashpoints
 from kubeletplugin.clock import Clock
-from kubeletplugin.dra.sockets import SocketPaths, is_socket, target
+from kubeletplugin.dra.sockets import SocketPaths, is_socket, stamp, target
 from kubeletplugin.errors import FatalError
 from kubeletplugin.pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
 
@@ -146,6 +146,7 @@ class Registrar:
             server.add_insecure_port(target(self._paths.hidden))
             await server.start()
             crashpoints.reached("register.bound")
+            stamp(self._paths.hidden)
             self._paths.hidden.rename(self._paths.registration)
             crashpoints.reached("register.published")
         except BaseException:
@@ -165,7 +166,7 @@ class Registrar:
 
     def _told(self, registered: bool, error: str) -> None:
         if registered:
-            self._retry = self._timing.first_retry
+            self._retry, self._wait_first = self._timing.first_retry, False
             if not self._renewal:
                 self._confirmed.set()
             log.info("registered with the kubelet")
@@ -186,7 +187,8 @@ class Registrar:
     async def _look(self) -> None:
         self._report_silence()
         if self._wait_first:
-            await self._clock.sleep(self._next_retry())
+            if not await self._still_refused():
+                return
         elif self._renewal:
             self._renewal = False
             self._listener.on_unpublished()
@@ -219,6 +221,11 @@ class Registrar:
                 "publish the registration socket; will be tried again",
                 extra={"socket": str(self._paths.registration), "error": str(error)},
             )
+
+    async def _still_refused(self) -> bool:
+        """After the back-off: a restarted kubelet asks all sockets again, and may be content by then."""
+        await self._clock.sleep(self._next_retry())
+        return self._wait_first
 
     def _next_retry(self) -> float:
         delay = self._retry

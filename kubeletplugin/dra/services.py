@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from kubeletplugin.dra import convert
-from kubeletplugin.dra.calls import INTERNAL_ERROR, CallRunner
+from kubeletplugin.dra.calls import CallRunner
 from kubeletplugin.errors import NotActiveError
 from kubeletplugin.pb.dra.v1 import api_pb2 as v1
 from kubeletplugin.pb.dra.v1 import api_pb2_grpc as v1_grpc
@@ -50,9 +50,9 @@ class ClaimCalls:
         try:
             return await self._runner.run(work, claims, context.time_remaining(), failure)
         except NotActiveError:
-            if is_relayed(context):
-                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, NOT_ACTIVE)
-            return {claim.uid: failure(INTERNAL_ERROR) for claim in claims}
+            # Only of a relayed call: the handler of fresh ones looks for the active instance itself.
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, NOT_ACTIVE)
+            raise
 
     def _handler(self, context: Context) -> ClaimHandler:
         return self._relayed if is_relayed(context) else self._fresh

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +85,21 @@ def is_socket(path: Path) -> bool:
         return path.is_socket()
     except OSError:
         return False
+
+
+def stamp(path: Path) -> None:
+    """Has the socket's modification time say how long after boot it was bound: the wall clock may be set back, and what
+    was bound later would then look older."""
+    bound = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    os.utime(path, ns=(bound, bound))
+
+
+def bound_at(path: Path) -> int | None:
+    """As stamped; what becomes of the socket's name or rights later doesn't count."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None
 
 
 def answers(path: Path) -> bool:
