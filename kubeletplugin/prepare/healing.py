@@ -18,32 +18,24 @@ from kubeletplugin.prepare.model import ClaimRef
 from kubeletplugin.prepare.ports import Node
 from kubeletplugin.prepare.runs import Runs
 from kubeletplugin.prepare.slots import ClaimTurns
+from kubeletplugin.prepare.unprepared import LatelyUnprepared
 
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 60.0
 """How long such a run waits for what is in its way; the next sweep tries again."""
 
-SETTLE_SECONDS = 10.0
-"""After Unprepare the kubelet still lists the claim for a moment; healing it then would leave a hold that only a
-check ends."""
-
 
 class Healer:
-    def __init__(self, node: Node, turns: ClaimTurns, runs: Runs) -> None:
+    def __init__(self, node: Node, turns: ClaimTurns, runs: Runs, unprepared: LatelyUnprepared) -> None:
         self._node = node
         self._turns = turns
         self._runs = runs
-        self._unprepared: dict[str, float] = {}
+        self._unprepared = unprepared
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def unprepared(self, uid: str) -> None:
-        self._unprepared[uid] = self._node.clock.monotonic()
 
     async def heal(self, kubelet: KubeletClaims) -> None:
         """Begins what is needed and doesn't wait for it. An unreadable list heals nothing."""
-        now = self._node.clock.monotonic()
-        self._unprepared = {uid: at for uid, at in self._unprepared.items() if now - at < SETTLE_SECONDS}
         # Together: an API server that hangs costs one deadline, not one for each claim.
         outcomes = await asyncio.gather(*map(self._heal, kubelet.claims.values()), return_exceptions=True)
         for outcome in outcomes:

@@ -48,6 +48,7 @@ from kubeletplugin.prepare.runs import Runs
 from kubeletplugin.prepare.sightings import Sightings
 from kubeletplugin.prepare.slots import ClaimTurns
 from kubeletplugin.prepare.strays import Strays
+from kubeletplugin.prepare.unprepared import LatelyUnprepared
 from kubeletplugin.supervision import Supervisor, together
 from kubeletplugin.troubles import Troubles
 
@@ -115,12 +116,13 @@ class ClaimManager:
         self._by_hand = HandRelease(self._node, self._drains, self._releaser)
         self._pod_notes = PodNotes(self._node, self._sightings)
         self._checks = Checks(self._node, self._turns, self._sightings, self._releaser, self._pod_notes)
-        self._strays = Strays(self._node, self._sightings)
+        self._unprepared = LatelyUnprepared(self._node.clock)
+        self._strays = Strays(self._node, self._sightings, self._unprepared)
         preparer = Preparer(
             self._node, self._bells, self._sightings, self._releaser, self._checks, self._drains, self._strays
         )
         self._runs = Runs(self._node, self._turns, preparer)
-        self._healer = Healer(self._node, self._turns, self._runs)
+        self._healer = Healer(self._node, self._turns, self._runs, self._unprepared)
         self.prospects = Prospects(self._node, self._bells, self._runs, preparer)
         self._joins = Joins(self._node)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -255,7 +257,7 @@ class ClaimManager:
                     await self._node.offload(lambda: self._node.specs.remove(ref.uid))
             except (RecoverableError, ClaimError) as error:
                 return str(error)
-            self._healer.unprepared(ref.uid)
+            self._unprepared.add(ref.uid)
             await self._joins.unprepared(ref)
             self.prospects.unprepared(ref)
         return ""

@@ -6,8 +6,8 @@ lists with CDI names of our kind gets a row and holds, which end like any other 
 docs/protocol. Not over a claim that was prepared since: then the listed one's Unprepare has been done, and the kubelet
 hasn't heard of it. (Of two that are both taken in, the file tells which one lives: checks.Checks.) What no list
 tells of can still be seen on the devices themselves: one that pods are on, or that can't be looked at, begins as
-draining. Both are done at every take-over, and again for what couldn't be told then: a list that couldn't be read, a
-device that came later.
+draining. Both are done at every take-over, and again only for what couldn't be told then: a list that couldn't be read,
+names whose devices weren't here, a device that came later. What the kubelet lists besides went through this agent.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
 from kubeletplugin.prepare.leftovers import leftover
 from kubeletplugin.prepare.ports import Node
 from kubeletplugin.prepare.sightings import Sightings
+from kubeletplugin.prepare.unprepared import LatelyUnprepared
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +34,14 @@ Stray = tuple[ClaimRecord, Sequence[HeldDevice]]
 
 
 class Strays:
-    def __init__(self, node: Node, sightings: Sightings) -> None:
+    def __init__(self, node: Node, sightings: Sightings, unprepared: LatelyUnprepared) -> None:
         self._node = node
         self._sightings = sightings
+        self._unprepared = unprepared
         self._looked_at: set[str] = set()
-        self._all_located = False
+        self._missing: frozenset[str] | None = None
+        """CDI names that were listed and not located; None while the list couldn't be read."""
+        self._tried_with: frozenset[str] = frozenset()
         self._told: set[str] = set()
         self._lock = asyncio.Lock()
 
@@ -49,24 +53,34 @@ class Strays:
                     await to_the_end(self._adopt())
 
     def _is_done(self) -> bool:
-        devices = {device.uuid for device in self._node.inventory().devices}
-        return devices <= self._looked_at and (self._all_located or not devices)
+        devices = self._devices()
+        if not devices <= self._looked_at:
+            return False
+        return not devices or (self._missing is not None and (not self._missing or devices == self._tried_with))
+
+    def _devices(self) -> frozenset[str]:
+        return frozenset(device.uuid for device in self._node.inventory().devices)
 
     async def _adopt(self) -> None:
         node = self._node
         inventory = node.inventory()
         kubelet = await node.kubelet_claims()
+        fresh = [device for device in inventory.devices if device.uuid not in self._looked_at]
         if kubelet.unreadable:
             self._tell(f"take in claims that others prepared: the kubelet's list: {kubelet.unreadable}")
+            if not fresh:
+                return
         prepared = {record.uid for record in await node.ledger.claims() if not records.is_adopted(record)}
-        listed = [claim for claim in kubelet.claims.values() if claim.uid not in prepared and claim.cdi_names]
-        located = [(claim, self._located(claim, inventory)) for claim in listed]
+        located = [
+            (claim, self._located(claim, inventory))
+            for claim in kubelet.claims.values()
+            if claim.uid not in prepared and self._is_wanted(claim)
+        ]
         strays = [
             self._stray(claim, found)
             for claim, found in located
             if found and not await self._is_followed(claim, found.values(), prepared)
         ]
-        fresh = [device for device in inventory.devices if device.uuid not in self._looked_at]
         drains = await self._drains(fresh, strays, kubelet)
         if strays or drains:
             crashpoints.reached("adopt.seen")
@@ -78,7 +92,15 @@ class Strays:
             names = ", ".join(device.name for device in devices)
             self._tell(f"take in claim {record.namespace}/{record.name}, which the kubelet has prepared: {names}")
         self._looked_at |= {device.uuid for device in fresh}
-        self._all_located = not kubelet.unreadable and all(len(found) == len(c.cdi_names) for c, found in located)
+        if not kubelet.unreadable:
+            self._missing = frozenset(name for claim, found in located for name in claim.cdi_names if name not in found)
+            self._tried_with = frozenset(device.uuid for device in inventory.devices)
+
+    def _is_wanted(self, claim: KubeletClaim) -> bool:
+        """Whether it hasn't been told of a name of the claim what it means."""
+        if claim.uid in self._unprepared:
+            return False
+        return bool(claim.cdi_names) and (self._missing is None or not self._missing.isdisjoint(claim.cdi_names))
 
     def _located(self, claim: KubeletClaim, inventory: Inventory) -> dict[str, tuple[Device, str]]:
         """By CDI name. One that isn't found may be of a device that comes later."""
@@ -126,14 +148,16 @@ class Strays:
     async def _drains(self, fresh: Sequence[Device], strays: Sequence[Stray], kubelet: KubeletClaims) -> list[Drain]:
         """Of devices that weren't looked at before and don't drain already."""
         node = self._node
-        draining = {hold.device.uuid for hold in await node.ledger.draining()}
+        snapshot = await node.ledger.snapshot()
+        draining = {hold.device.uuid for hold in snapshot.holds if hold.state is HoldState.DRAINING}
         devices = [_held(device, "") for device in fresh if device.uuid not in draining]
+        if not devices:
+            return []
         look = await node.processes.look((), devices)
-        known = frozenset[str]().union(*(claim.pods for claim in kubelet.claims.values()))
+        none = frozenset[str]()
+        known = none.union(*(claim.pods for claim in (*kubelet.claims.values(), *snapshot.claims)))
         held = {device.gpu_uuid for _, stray in strays for device in stray}
-        for record in await node.ledger.claims():
-            known |= record.pods
-            held |= {hold.device.gpu_uuid for hold in await node.ledger.holds_of(record.uid)}
+        held |= {hold.device.gpu_uuid for hold in snapshot.holds if hold.state is HoldState.HELD}
         drains = []
         for device in devices:
             left = leftover(look, device, (), known if device.gpu_uuid in held else ())

@@ -248,3 +248,36 @@ async def test_a_hanging_api_server_holds_up_no_take_over(world: World) -> None:
     await agent.manager.sweep()
     assert now() - begun < 35
     await agent.stop()
+
+
+async def test_only_what_could_not_be_told_is_taken_in_later(world: World) -> None:
+    """A claim whose device isn't here is no reason to take one in that this agent has unprepared, which the kubelet
+    lists for a moment longer; nor to look at everything before each Prepare."""
+    world.list_in_kubelet(world.allocate("far", "gpu-9"), "pod-far", ids=["uid-far-gpu-9"])
+    agent = await Agent(world).start()
+    a = world.allocate("a", "gpu-0")
+    await agent.prepare_one(a)
+    world.list_in_kubelet(a, "pod-a", ids=["uid-a-gpu-0"])
+    await agent.unprepare(a)
+    world.deallocate(a)
+    world.steps.clear()
+    await agent.prepare_one(world.allocate("b", "gpu-1"))
+    assert await agent.holders() == {"gpu-1": ["b"]}
+    assert world.steps.count("read kubelet's list") == 1
+    world.inventory = Inventory("580.0", (*world.inventory.devices, full_gpu(9)))
+    await agent.prepare_one(world.allocate("c", "gpu-0"))
+    assert await agent.holders() == {"gpu-0": ["c"], "gpu-1": ["b"], "gpu-9": ["far"]}
+    await agent.stop()
+
+
+async def test_one_that_was_unprepared_while_the_list_was_unreadable_is_not_taken_in(world: World) -> None:
+    agent, a = await _lose_the_ledger(world)
+    world.kubelet_unreadable = "permission denied"
+    await agent.start()
+    world.processes.clear()
+    assert await agent.unprepare(a) == ""
+    world.deallocate(a)
+    world.kubelet_unreadable = ""
+    await agent.prepare_one(world.allocate("b", "gpu-1"))
+    assert await agent.holders() == {"gpu-1": ["b"]}
+    await agent.stop()
