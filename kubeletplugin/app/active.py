@@ -157,6 +157,7 @@ class ActiveNode:
         start("publish the inventory", lambda: offering.publish(bound))
         start("tell of the driver", offering.follow_driver)
         start("withhold what others have", lambda: offering.follow_classic(inventory))
+        start("note what people were told", offering.note_told)
         start("keep the CDI folder", lambda: folder.run(parts.inventory))
         keeper = SpecKeeper(writer.folder, CDI_PREFIX, specs, manager.mend_files, parts.notices, parts.clock)
         start("put back CDI files", keeper.run)

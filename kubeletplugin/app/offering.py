@@ -39,7 +39,6 @@ class Offering:
         async for inventory in parts.inventory.changes():
             parts.notices.inventory_changed(inventory)
             self._offer(inventory)
-            await self._note_told()
 
     async def follow_classic(self, inventory: Callable[[], Inventory]) -> None:
         """The same at every change of what other plugins gave out."""
@@ -49,7 +48,6 @@ class Offering:
             looked = inventory()
             if looked.driver_version:
                 self._offer(looked)
-                await self._note_told()
 
     async def follow_driver(self) -> None:
         """Tells what keeps the GPUs from being looked at, from the start on, and when it is over."""
@@ -58,13 +56,17 @@ class Offering:
             if problem:
                 await parts.clock.sleep(DRIVER_SECONDS)
             parts.notices.driver_trouble(parts.inventory.problem)
-            await self._note_told()
 
-    async def _note_told(self) -> None:
-        try:
-            await self._ledger.set_told(self._parts.notices.told)
-        except RecoverableError as error:
-            log.warning("note what was told of devices: %s", error)
+    async def note_told(self) -> None:
+        """For ever: what people have been told, so that no later instance tells it again."""
+        notices = self._parts.notices
+        while True:
+            await notices.told_changed.wait()
+            notices.told_changed.clear()
+            try:
+                await self._ledger.set_told(notices.told)
+            except RecoverableError as error:
+                log.warning("note what was told: %s", error)
 
     def _offer(self, looked: Inventory) -> None:
         """A device with a problem is kept for who has it, and offered to nobody."""

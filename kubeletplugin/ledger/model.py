@@ -1,7 +1,8 @@
 """The ledger's rows as frozen values.
 
 Devices are kept by UUID as well as by name: a name may come to mean another device once nothing refers to it, a UUID
-never does. Times are ISO 8601 in UTC, for people; nothing is ever decided by comparing them with a clock.
+never does. Times are ISO 8601 in UTC, for people; nothing but what people are told is
+ever decided by comparing them with a clock.
 """
 
 from collections.abc import Mapping

@@ -6,13 +6,14 @@ live on for some two seconds) and rarer as a drain grows old.
 
 import logging
 from dataclasses import dataclass
+from datetime import datetime
 
 from kubeletplugin import crashpoints
 from kubeletplugin.errors import NotActiveError
 from kubeletplugin.ledger.model import Hold
 from kubeletplugin.prepare.bells import Bells
 from kubeletplugin.prepare.leftovers import Leftover, leftover
-from kubeletplugin.prepare.ports import Node
+from kubeletplugin.prepare.ports import Node, OverdueDrain
 from kubeletplugin.prepare.release import DRAINS, Releaser
 from kubeletplugin.troubles import Troubles
 
@@ -34,7 +35,6 @@ LOOK = "look at draining devices"
 class _Followed:
     since: float
     reason: str
-    overdue: bool = False
 
 
 class DrainWatch:
@@ -66,10 +66,11 @@ class DrainWatch:
         ids = {hold.id for hold in holds}
         self._followed = {key: value for key, value in self._followed.items() if key in ids}
         if not holds:
+            self._node.notices.drains_overdue(())
             return None
         pods = frozenset[str]().union(*(hold.pods for hold in holds))
         look = await self._node.processes.look(pods, [hold.device for hold in holds])
-        left = 0
+        left, overdue = 0, []
         for hold in holds:
             sharers = await self._releaser.sharers("", hold.device)
             rest = leftover(look, hold.device, hold.pods, sharers)
@@ -78,6 +79,9 @@ class DrainWatch:
             else:
                 left += 1
                 self._follow(hold, rest)
+                if self._age(hold) >= OVERDUE_SECONDS:
+                    overdue.append(OverdueDrain(hold, rest.pids, rest.reason))
+        self._node.notices.drains_overdue(overdue)
         return self._interval() if left else None
 
     async def _pass_or_retry(self) -> float | None:
@@ -97,21 +101,23 @@ class DrainWatch:
         if not await self._node.ledger.end_drain(hold):
             return False
         crashpoints.reached("drain.ended")
-        followed = self._followed.pop(hold.id, None)
+        self._followed.pop(hold.id, None)
         log.info("end drain of %s", hold.device.name, extra={"device": hold.device.name, "claim": hold.holder.id})
         self._bells.ring([hold.device.gpu_uuid])
         self._node.claims_changed()
-        if followed is not None and followed.overdue:
-            self._node.notices.drain_over(hold.device)
         return True
 
     def _follow(self, hold: Hold, rest: Leftover) -> None:
         now = self._node.clock.monotonic()
         followed = self._followed.setdefault(hold.id, _Followed(now, rest.reason))
         followed.reason = rest.reason
-        if not followed.overdue and now - followed.since >= OVERDUE_SECONDS:
-            followed.overdue = True
-            self._node.notices.drain_overdue(hold.device, rest.pids, rest.reason)
+
+    def _age(self, hold: Hold) -> float:
+        """Seconds since it was noted, by any instance. By the wall clock, which may have been set meanwhile: that does
+        for what people are told, nothing else hangs on it."""
+        clock = self._node.clock
+        noted = clock.now() - datetime.fromisoformat(hold.since)
+        return max(clock.monotonic() - self._followed[hold.id].since, noted.total_seconds())
 
     def _interval(self) -> float:
         youngest = max(followed.since for followed in self._followed.values())

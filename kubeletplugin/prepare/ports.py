@@ -11,7 +11,7 @@ from kubeletplugin.cdi.api import ClaimSpecs
 from kubeletplugin.clock import Clock
 from kubeletplugin.fence import Fence
 from kubeletplugin.inventory.model import Inventory
-from kubeletplugin.ledger.model import HeldDevice
+from kubeletplugin.ledger.model import HeldDevice, Hold
 from kubeletplugin.ledger.store import Ledger
 from kubeletplugin.prepare.kubelet_state import KubeletClaims
 from kubeletplugin.prepare.model import ClaimRef
@@ -53,14 +53,21 @@ class Processes(Protocol):
     async def look(self, pods: Collection[str], devices: Collection[HeldDevice]) -> Look: ...
 
 
+@dataclass(frozen=True, slots=True)
+class OverdueDrain:
+    """``pids`` by pod UID, as last seen."""
+
+    hold: Hold
+    pids: Mapping[str, frozenset[int]]
+    reason: str
+
+
 class Notices(Protocol):
     """What people should hear of (Events, taints, metrics). Must return at once and not raise."""
 
-    def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
-        """A device has been draining for long: ``pids`` by pod UID, as last seen. Said once per drain."""
-
-    def drain_over(self, device: HeldDevice) -> None:
-        """A drain that was overdue has ended."""
+    def drains_overdue(self, drains: Collection[OverdueDrain]) -> None:
+        """All drains that have gone on for long, at every look: each is said once, and that it isn't among them any
+        more, across instances."""
 
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
         """The claim was allocated to other devices while the kubelet believes it prepared: these pods (UIDs) start
@@ -83,9 +90,7 @@ class Notices(Protocol):
 class SilentNotices:
     """For where nobody listens."""
 
-    def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None: ...
-
-    def drain_over(self, device: HeldDevice) -> None: ...
+    def drains_overdue(self, drains: Collection[OverdueDrain]) -> None: ...
 
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None: ...
 

@@ -45,13 +45,8 @@ class CdiFolder:
             self._troubles.over(KEEP)
 
     async def _look(self) -> None:
-        before, self.problems = self.problems, await asyncio.to_thread(self._harm)
-        for problem in self.problems:
-            if problem not in before:
-                self._notices.foreign_cdi_file(problem)
-
-    def _harm(self) -> tuple[str, ...]:
         try:
-            return self._strangers.look(self._specs.claim_uids())
+            self.problems = await asyncio.to_thread(lambda: self._strangers.look(self._specs.claim_uids()))
         except RecoverableError:
-            return ()  # of a folder that can't be listed; ``refresh`` tells
+            return  # of a folder that can't be listed; ``refresh`` tells
+        self._notices.foreign_cdi_files(self.problems)

@@ -1,6 +1,7 @@
 """What people should hear of, as log lines and Events: on the Node for hardware and slices, on the pod where the
 kubelet says nothing itself."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -14,13 +15,14 @@ from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.model import HeldDevice
 from kubeletplugin.prepare.classic import ClassicHold
 from kubeletplugin.prepare.model import ClaimRef
+from kubeletplugin.prepare.ports import OverdueDrain
 from kubeletplugin.slices.compare import DroppedFieldsError
 from kubeletplugin.slices.sync import WriteVerb
 from kubeletplugin.slices.validate import Problem
 
 log = logging.getLogger(__name__)
 
-_TAKEN = "taken/"
+_TAKEN, _FOREIGN, _DRAIN = "taken/", "foreign/", "drain/"
 _DRIVER = "driver"
 
 
@@ -43,6 +45,10 @@ class NodeNotices:
         self._told: Mapping[str, str] = {}
         self._taken: Mapping[str, str] = {}
         self._driver_trouble = ""
+        self._foreign: Mapping[str, str] = {}
+        self._drains: Mapping[str, str] = {}
+        self.told_changed = asyncio.Event()
+        """Set whenever ``told`` may have changed; whoever waits for it clears it."""
         self.accepted = False
 
     def _warn(self, reason: str, action: str, note: str, key: str | None = None) -> None:
@@ -57,23 +63,24 @@ class NodeNotices:
     # --- hardware ---
     @property
     def told(self) -> Mapping[str, str]:
-        """What has been told of devices and stands, for ``take_up``."""
-        driver = {_DRIVER: self._driver_trouble} if self._driver_trouble else {}
-        return {**self._told, **{_TAKEN + name: note for name, note in self._taken.items()}, **driver}
+        """What has been told and stands, for ``take_up``."""
+        kinds = {"": self._told, _TAKEN: self._taken, _FOREIGN: self._foreign, _DRAIN: self._drains}
+        told = {kind + subject: note for kind, told in kinds.items() for subject, note in told.items()}
+        return {**told, **({_DRIVER: self._driver_trouble} if self._driver_trouble else {})}
 
     def take_up(self, told: Mapping[str, str]) -> None:
         """Goes on from what an earlier instance has told."""
+        kinds = (_TAKEN, _FOREIGN, _DRAIN)
+        self._taken, self._foreign, self._drains = (_of(kind, told) for kind in kinds)
         self._driver_trouble = told.get(_DRIVER, "")
-        self._taken = {
-            subject.removeprefix(_TAKEN): note for subject, note in told.items() if subject.startswith(_TAKEN)
-        }
         self._told = {
-            subject: note for subject, note in told.items() if subject != _DRIVER and not subject.startswith(_TAKEN)
+            subject: note for subject, note in told.items() if subject != _DRIVER and not subject.startswith(kinds)
         }
 
     def inventory_changed(self, inventory: Inventory) -> None:
         """Says what is withheld anew and what is back."""
         said, self._told = tell(self._told, inventory)
+        self.told_changed.set()
         for sentence in said:
             say = self._warn if sentence.warning else self._say
             say(sentence.reason, sentence.action, sentence.note)
@@ -84,6 +91,7 @@ class NodeNotices:
         if problem == self._driver_trouble:
             return
         self._driver_trouble = problem
+        self.told_changed.set()
         note = (
             f"the node's GPUs can't be used: {problem}" if problem else "the driver answers for the node's GPUs again"
         )
@@ -101,6 +109,7 @@ class NodeNotices:
         for name in sorted(self._taken.keys() - taken.keys()):
             self._say("DeviceReturned", "Offer", f"device {name} isn't another device plugin's any more")
         self._taken = notes
+        self.told_changed.set()
 
     # --- slices ---
     def slice_written(self, verb: WriteVerb) -> None:
@@ -127,8 +136,13 @@ class NodeNotices:
     def ledger_damaged(self, problem: str, aside: Path) -> None:
         self._warn("LedgerDamaged", "SetAside", f"{problem}; it was set aside as {aside} and begun anew")
 
-    def foreign_cdi_file(self, problem: str) -> None:
-        self._warn("ForeignCDIFile", "LookAtCDI", problem)
+    def foreign_cdi_files(self, problems: Collection[str]) -> None:
+        """All that there are now."""
+        before, self._foreign = self._foreign, {problem: problem for problem in problems}
+        for problem in sorted(self._foreign.keys() - before.keys()):
+            self._warn("ForeignCDIFile", "LookAtCDI", problem)
+        if self._foreign != before:
+            self.told_changed.set()
 
     def ledger_rescued(self, note: str) -> None:
         self._warn("LedgerRemoved", "WriteAnew", note)
@@ -139,13 +153,18 @@ class NodeNotices:
         note = f"CDI files of {' and '.join(whose)} were removed or changed by somebody else and are written again"
         self._warn("CDIFilesRestored", "Restore", f"{note}; look what cleans up {folder}", key="")
 
-    def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
-        self._metrics.drains_overdue.inc()
-        note = f"device {device.name} has been draining for long: {reason}"
-        self._warn("DeviceDraining", "Drain", note + _seen(pids), key=note)
-
-    def drain_over(self, device: HeldDevice) -> None:
-        self._say("DeviceFree", "Drain", f"device {device.name} doesn't drain any more: it is free again")
+    def drains_overdue(self, drains: Collection[OverdueDrain]) -> None:
+        overdue = {f"{drain.hold.device.uuid}/{drain.hold.holder.id}/{drain.hold.since}": drain for drain in drains}
+        before, self._drains = self._drains, {key: drain.hold.device.name for key, drain in overdue.items()}
+        for key, drain in overdue.items():
+            if key not in before:
+                self._metrics.drains_overdue.inc()
+                note = f"device {drain.hold.device.name} has been draining for long: {drain.reason}"
+                self._warn("DeviceDraining", "Drain", note + _seen(drain.pids), key=note)
+        for key in sorted(before.keys() - overdue.keys()):
+            self._say("DeviceFree", "Drain", f"device {before[key]} doesn't drain any more: it is free again")
+        if self._drains != before:
+            self.told_changed.set()
 
     def swept(self) -> None:
         self._metrics.sweeps.inc()
@@ -204,3 +223,7 @@ class NodeNotices:
 def _seen(pids: Mapping[str, frozenset[int]]) -> str:
     pods = "; ".join(f"pod {pod}: pid {', '.join(map(str, sorted(found)))}" for pod, found in pids.items())
     return f" ({pods})" if pods else ""
+
+
+def _of(kind: str, told: Mapping[str, str]) -> dict[str, str]:
+    return {subject.removeprefix(kind): note for subject, note in told.items() if subject.startswith(kind)}

@@ -24,7 +24,7 @@ from kubeletplugin.ledger.store import Ledger
 from kubeletplugin.prepare.kubelet_state import KubeletClaim, KubeletClaims
 from kubeletplugin.prepare.manager import ClaimManager
 from kubeletplugin.prepare.model import ClaimRef, PreparedDevice, PrepareResult
-from kubeletplugin.prepare.ports import Look
+from kubeletplugin.prepare.ports import Look, OverdueDrain
 from tests.contract.prepare.virtual import InlineExecutor, LoopClock
 
 P = ParamSpec("P")
@@ -366,12 +366,15 @@ class _Notices:
     def __init__(self, world: World) -> None:
         self._heard = world.notices
         self._counts = world.counts
+        self._overdue: dict[int, str] = {}
 
-    def drain_overdue(self, device: HeldDevice, pids: Mapping[str, frozenset[int]], reason: str) -> None:
-        self._heard.append(("drain overdue", device.name, *sorted(pids), reason))
-
-    def drain_over(self, device: HeldDevice) -> None:
-        self._heard.append(("drain over", device.name))
+    def drains_overdue(self, drains: Collection[OverdueDrain]) -> None:
+        before, self._overdue = self._overdue, {drain.hold.id: drain.hold.device.name for drain in drains}
+        for drain in drains:
+            if drain.hold.id not in before:
+                self._heard.append(("drain overdue", drain.hold.device.name, *sorted(drain.pids), drain.reason))
+        for gone in before.keys() - self._overdue.keys():
+            self._heard.append(("drain over", before[gone]))
 
     def claim_moved(self, ref: ClaimRef, pods: Collection[str]) -> None:
         self._heard.append(("claim moved", ref.name, *sorted(pods)))

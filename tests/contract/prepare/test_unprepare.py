@@ -161,3 +161,19 @@ async def test_calls_for_one_claim_are_served_in_their_order(world: World) -> No
     assert (first.result(), second.result().error) == ("", "")
     assert world.gpu_of(ref) == {"GPU-0"}
     await agent.stop()
+
+
+async def test_ten_minutes_of_a_drain_count_across_instances(world: World) -> None:
+    agent = await Agent(world).start()
+    old = world.allocate("old", "gpu-0")
+    await agent.prepare_one(old)
+    world.processes["pod-old"] = {101}
+    await agent.unprepare(old)
+    for _ in range(2):
+        await asyncio.sleep(290)
+        await agent.crash()
+        agent = await Agent(world).start()
+    assert world.notices == []
+    await asyncio.sleep(30)
+    assert [notice[0] for notice in world.notices] == ["drain overdue"]
+    await agent.stop()

@@ -1,5 +1,6 @@
 """What people hear of: which Event, on which object, as a warning or not, and nothing twice."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.tell.notices import NodeNotices
 from kubeletplugin.app.watch.pods import PodRecord, read_pod
 from kubeletplugin.inventory.model import Inventory, Notice, WithheldGpu
-from kubeletplugin.ledger.model import HeldDevice
+from kubeletplugin.ledger.model import HeldDevice, Hold, Holder, HoldState, Route
 from kubeletplugin.prepare.model import ClaimRef
+from kubeletplugin.prepare.ports import OverdueDrain
 from kubeletplugin.slices.compare import DroppedField, DroppedFieldsError
 from kubeletplugin.slices.validate import Problem
 from tests.fakes.clock import VirtualClock
@@ -22,6 +24,11 @@ pytestmark = pytest.mark.anyio
 
 BAD = WithheldGpu(3, "GPU-3", "0000:61:00.0", "NVML doesn't say its memory")
 OUT = WithheldGpu(4, "GPU-4", "0000:9d:00.0", "excluded: bad fan", excluded=True)
+
+
+def drain(device: HeldDevice, pids: Mapping[str, frozenset[int]] | None = None) -> OverdueDrain:
+    hold = Hold(1, device, Holder(Route.CLAIM, "uid-1"), HoldState.DRAINING, "2026-01-02T03:04:05+00:00")
+    return OverdueDrain(hold, pids or {}, "processes are left")
 
 
 class Written:
@@ -130,7 +137,8 @@ async def test_what_the_checks_do_is_counted(node: Node) -> None:
     node.notices.swept()
     node.notices.hold_ended(ref)
     node.notices.claim_healed(ref)
-    node.notices.drain_overdue(device, {}, "can't look")
+    node.notices.drains_overdue([drain(device)])
+    node.notices.drains_overdue([drain(device)])
     counted = scraped(node.metrics.registry)
     assert counted.value("gpuclaim_sweeps_total") == 2
     assert counted.value("gpuclaim_holds_ended_by_check_total") == 1
@@ -145,18 +153,31 @@ async def test_a_damaged_ledger_says_where_the_old_one_is(node: Node) -> None:
     assert note == "open the ledger /l.db: malformed; it was set aside as /l.db.damaged-1 and begun anew"
 
 
-async def test_a_long_drain_names_pods_and_processes(node: Node) -> None:
+async def test_a_long_drain_names_pods_and_processes_once_and_its_end_across_instances(node: Node) -> None:
     device = HeldDevice("gpu-0", "GPU-0", "GPU-0", True)
-    node.notices.drain_overdue(device, {"pod-1": frozenset({9, 7}), "pod-2": frozenset({8})}, "processes are left")
-    node.notices.drain_overdue(device, {}, "can't look")
-    assert [note for _, _, note in await node.said()] == [
-        "device gpu-0 has been draining for long: processes are left (pod pod-1: pid 7, 9; pod pod-2: pid 8)",
-        "device gpu-0 has been draining for long: can't look",
-    ]
-    node.notices.drain_overdue(device, {"pod-1": frozenset({9})}, "processes are left")
-    assert await node.said() == [], "other processes of the same drain are the same series"
-    node.notices.drain_over(device)
-    assert await node.said() == [("Normal", "DeviceFree", "device gpu-0 doesn't drain any more: it is free again")]
+    pids = {"pod-1": frozenset({9, 7}), "pod-2": frozenset({8})}
+    node.notices.drains_overdue([drain(device, pids)])
+    node.notices.drains_overdue([drain(device, {"pod-1": frozenset({9})})])
+    note = "device gpu-0 has been draining for long: processes are left (pod pod-1: pid 7, 9; pod pod-2: pid 8)"
+    assert await node.said() == [("Warning", "DeviceDraining", note)]
+    following = Node()
+    following.notices.take_up(node.notices.told)
+    following.notices.drains_overdue([drain(device, pids)])
+    assert await following.said() == []
+    following.notices.drains_overdue([])
+    assert await following.said() == [("Normal", "DeviceFree", "device gpu-0 doesn't drain any more: it is free again")]
+    assert following.notices.told == {}
+
+
+async def test_a_strangers_file_is_told_once_across_instances_and_again_when_it_came_back(node: Node) -> None:
+    node.notices.foreign_cdi_files(["file x does harm"])
+    following = Node()
+    following.notices.take_up(node.notices.told)
+    following.notices.foreign_cdi_files(["file x does harm"])
+    assert await following.said() == []
+    following.notices.foreign_cdi_files([])
+    following.notices.foreign_cdi_files(["file x does harm"])
+    assert await following.said() == [("Warning", "ForeignCDIFile", "file x does harm")]
 
 
 @pytest.mark.parametrize(("pods", "named"), [(["pod-b", "pod-a"], "pod-a, pod-b"), ([], "none known")])
