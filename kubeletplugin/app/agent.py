@@ -90,7 +90,8 @@ class Agent:
         self._stop.set()
 
     async def run(self) -> None:
-        """HTTP comes first and goes last, so that no livenessProbe ends an agent that waits for something."""
+        """HTTP comes before whatever is waited for and goes last, so that no livenessProbe ends an agent that waits."""
+        await self._check_settings()
         if endpoint := self._settings.http_endpoint:
             self._spawn(HttpEnd(endpoint, self._unready, self._scraper.scrape, self._clock).run(), "HTTP")
         try:
@@ -130,15 +131,19 @@ class Agent:
         finally:
             await self._end(parts, server, starting, stopping)
 
-    # --- making ---
-    async def _make_parts(self) -> Parts:
-        settings, clock = self._settings, self._clock
+    async def _check_settings(self) -> None:
+        """What no waiting would mend. FatalError."""
+        settings = self._settings
         if not settings.node_name:
             raise FatalError("name the node: give --node-name (in a pod: spec.nodeName by the downward API)")
         problem = pool_name_problem(settings.node_name)
         if problem:
             raise FatalError(f"name the node {settings.node_name!r}: {problem}")
         await asyncio.to_thread(check_machine, settings)
+
+    # --- making ---
+    async def _make_parts(self) -> Parts:
+        settings, clock = self._settings, self._clock
         api = CountedApi(await self._connect(), self._metrics)
         await self._wait_for_kubelet()
         hardware = await asyncio.to_thread(open_hardware, settings)

@@ -38,14 +38,17 @@ class LiveExclusions:
             log.error("the config file has changed and is bad, going on with what was read before: %s", error)
             return
         later = [
-            name
-            for name in Settings.model_fields
+            field.alias or name
+            for name, field in Settings.model_fields.items()
             if name != "exclude" and getattr(fresh, name) != getattr(self._settings, name)
         ]
         if later:
             log.warning("the config file has changed: %s takes effect at the next start", ", ".join(later))
         self._settings = self._settings.model_copy(update={"exclude": fresh.exclude})
-        log.info("the config file has changed: %d GPUs are excluded by it", len(fresh.exclude))
+        log.info(
+            "the config file has changed: %d entries of exclude hold; a Node Event tells of one that matches no GPU",
+            len(fresh.exclude),
+        )
 
     def _take_stamp(self) -> tuple[int, int] | None:
         """A ConfigMap's file changes by a link to another folder, so the file behind the links is looked at."""

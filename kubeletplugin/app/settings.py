@@ -311,7 +311,8 @@ def help_text() -> str:
         default = field.default
         shown = ", ".join(map(str, default)) if isinstance(default, tuple) else str(default)
         shown = shown.lower() if isinstance(default, bool) else shown
-        lines += [f"  {flag_of(name)} VALUE", *_indented(f"{field.description}" + (f" [{shown}]" if shown else ""))]
+        choices = "|".join(get_args(field.annotation)) if get_origin(field.annotation) is Literal else "VALUE"
+        lines += [f"  {flag_of(name)} {choices}", *_indented(f"{field.description}" + (f" [{shown}]" if shown else ""))]
     return "\n".join(lines)
 
 

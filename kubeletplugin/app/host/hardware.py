@@ -50,6 +50,8 @@ def check_machine(settings: Settings) -> None:
         from kubeletplugin.app.host import simulation
 
         simulation.check(settings)
+    elif settings.mig:
+        raise FatalError("--mig lays out a simulated machine's GPUs: it needs --machine")
 
 
 def open_hardware(settings: Settings, state: Path | None = None) -> Hardware:
@@ -58,8 +60,7 @@ def open_hardware(settings: Settings, state: Path | None = None) -> Hardware:
         from kubeletplugin.app.host import simulation
 
         return simulation.open_simulated(settings, Path(settings.machine_state) if settings.machine_state else state)
-    if settings.mig:
-        raise FatalError("--mig lays out a simulated machine's GPUs: it needs --machine")
+    check_machine(settings)
     return _real(settings)
 
 

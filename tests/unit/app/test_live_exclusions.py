@@ -59,7 +59,7 @@ def test_what_else_changed_waits_for_the_next_start(config: ConfigFile, caplog: 
     live = config.live()
     config.write("version: v1\nnvmlTimeout: 7\n")
     live()
-    assert "nvml_timeout takes effect at the next start" in caplog.text
+    assert "nvmlTimeout takes effect at the next start" in caplog.text
 
 
 def test_without_a_file_the_flags_stay() -> None:

@@ -34,6 +34,7 @@ def test_help_names_every_flag(words: list[str], capsys: pytest.CaptureFixture[s
     assert output.startswith("Usage: gpuclaim kubeletplugin [FLAGS]\n")
     flags = [settings.flag_of(name) for name in settings.Settings.model_fields]
     assert [flag for flag in (*flags, "--config", "--print-config") if f"  {flag}" not in output] == []
+    assert {"  --log-level debug|info|warning|error", "  --log-format text|json"} <= set(output.splitlines())
     assert max(map(len, output.splitlines())) < 80
 
 

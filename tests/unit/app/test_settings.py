@@ -112,7 +112,8 @@ def test_an_exclusion_in_a_file_may_be_written_as_a_flag_is(tmp_path: Path) -> N
 def test_every_setting_can_be_a_flag_a_variable_and_a_key() -> None:
     text = settings.help_text()
     for name in Settings.model_fields:
-        assert f"  --{name.replace('_', '-')} VALUE" in text
+        value = {"log_level": "debug|info|warning|error", "log_format": "text|json"}.get(name, "VALUE")
+        assert f"  --{name.replace('_', '-')} {value}" in text
     assert load("--nvml-timeout", "2.5").settings.nvml_timeout == 2.5
     assert load(env={"GPUCLAIM_NVML_TIMEOUT": "2.5"}).settings.nvml_timeout == 2.5
 
