@@ -155,7 +155,7 @@ class Strays:
             return []
         look = await node.processes.look((), devices)
         none = frozenset[str]()
-        known = none.union(*(claim.pods for claim in (*kubelet.claims.values(), *snapshot.claims)))
+        known = none.union(*(claim.pods for claim in kubelet.claims.values()), *(row.pods for row in snapshot.claims))
         held = {device.gpu_uuid for _, stray in strays for device in stray}
         held |= {hold.device.gpu_uuid for hold in snapshot.holds if hold.state is HoldState.HELD}
         drains = []
