@@ -233,7 +233,7 @@ idle:
   if
   :: d_step { serves(i) && turn[T(i, c)] == 0 && called(i, c) && !unpreparing(i, c) ->
        turn[T(i, c)] = MINE; busy[i]++; GET }
-  :: d_step { /* R_HEAL, prepare.healing.Healer._is_missing: the kubelet believes prepared what has no row */
+  :: d_step { /* R_HEAL, prepare.healing.Healer._missing: the kubelet believes prepared what has no row */
        R_HEAL && serves(i) && turn[T(i, c)] == 0 && !called(i, c) && !unpreparing(i, c) && (row[c] == 0 || adopted[c]) &&
        (ids[c] & alloc[c]) != 0 && (reserved[c] & listed[c]) != 0 && !obstacle(c, alloc[c]) ->
        turn[T(i, c)] = MINE; busy[i]++; GET; SAY(("agent %d: prepares claim %d by itself\n", i, c)) }

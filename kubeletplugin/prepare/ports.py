@@ -84,7 +84,7 @@ class Notices(Protocol):
         """A check ended the claim's hold."""
 
     def claim_healed(self, ref: ClaimRef) -> None:
-        """The claim, which the kubelet believes prepared, is being prepared again unasked."""
+        """The claim, which the kubelet believes prepared, was prepared again unasked."""
 
 
 class SilentNotices:

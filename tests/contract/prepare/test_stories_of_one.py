@@ -78,3 +78,20 @@ async def test_a_file_that_cannot_be_written_keeps_no_take_over(world: World, ca
     world.write_error = None
     assert await following.unprepare(b) == ""
     await following.stop()
+
+
+async def test_a_claim_that_cannot_be_healed_is_tried_ever_more_rarely_and_told_of_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = world.allocate("a", "gpu-9", pods=["pod-a"])
+    world.list_in_kubelet(ref, "pod-a", ids=["uid-a-gpu-9", "uid-a-gpu-0"])
+    agent = await Agent(world).start()
+    with caplog.at_level("INFO"):
+        await asyncio.sleep(3600)
+    assert sum(message.startswith("refuse claim ns/a") for message in caplog.messages) < 12
+    assert sum(message.startswith("prepare claim ns/a by itself") for message in caplog.messages) == 1
+    assert world.counts["healed"] == 0
+    world.allocate("a", "gpu-0", pods=["pod-a"])
+    await asyncio.sleep(SWEEP)
+    assert (world.counts["healed"], world.gpu_of(ref)) == (1, {"GPU-0"})
+    await agent.stop()
