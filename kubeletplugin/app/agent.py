@@ -148,10 +148,13 @@ class Agent:
         await self._wait_for_kubelet()
         hardware = await asyncio.to_thread(open_hardware, settings)
         hardware = replace(hardware, nvml=counted(hardware.nvml, self._metrics))
-        workers = NvmlWorkers(settings.nvml_timeout, on_timeout=self._metrics.nvml_timed_out)
+        workers = NvmlWorkers(
+            settings.nvml_timeout, on_timeout=lambda key: self._metrics.nvml_timed_out(prober.gpu_of(key))
+        )
+        prober = InventoryProber(hardware.nvml, workers, hardware.around, node_name=settings.node_name)
         keeper = DeviceNodeKeeper(lambda: _node_place(hardware), hardware.proc)
         inventory = InventoryService(
-            InventoryProber(hardware.nvml, workers, hardware.around, node_name=settings.node_name),
+            prober,
             NvmlSession(hardware.nvml, workers, clock),
             clock,
             exclusions=self._exclusions,

@@ -81,6 +81,10 @@ class InventoryProber:
         self._call_seconds = call_seconds
         self._seen: tuple[Enumerated, ...] = ()
 
+    def gpu_of(self, key: str) -> str:
+        """The GPU whose calls have ``key``, by the UUID that it had in the last look, or ``key`` itself."""
+        return next((gpu.identity.uuid for gpu in self._seen if key == f"index {gpu.index}"), key)
+
     async def look(self, exclusions: Sequence[Exclusion] = ()) -> Look:
         """Raises NvmlError when the driver doesn't answer for the node as a whole."""
         count, node, node_notices = await self._workers.call(

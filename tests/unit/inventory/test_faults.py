@@ -220,6 +220,8 @@ async def test_a_gpu_that_does_not_even_say_its_name_is_known_by_its_index(make_
     machine.workers.hung.add(f"index {SICK}")
     inventory = (await prober.look()).inventory
     assert [(gpu.index, gpu.uuid) for gpu in inventory.withheld] == [(SICK, machine.uuid(SICK))]
+    assert prober.gpu_of(f"index {SICK}") == machine.uuid(SICK), "as a metric calls it"
+    assert prober.gpu_of("index 99") == "index 99"
 
 
 async def test_unless_another_index_has_that_name_now(make_machine: MakeMachine) -> None:
