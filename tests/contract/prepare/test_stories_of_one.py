@@ -1,6 +1,7 @@
 """What is wrong with one claim, or one folder, is nobody else's trouble."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -94,4 +95,42 @@ async def test_a_claim_that_cannot_be_healed_is_tried_ever_more_rarely_and_told_
     world.allocate("a", "gpu-0", pods=["pod-a"])
     await asyncio.sleep(SWEEP)
     assert (world.counts["healed"], world.gpu_of(ref)) == (1, {"GPU-0"})
+    await agent.stop()
+
+
+async def test_a_gpu_that_is_lost_as_the_claim_is_read_again_is_not_given(world: World) -> None:
+    agent = await Agent(world).start()
+    ref = world.allocate("a", "gpu-1")
+
+    def lose() -> None:
+        world.inventory = dataclasses.replace(world.inventory, devices=world.inventory.devices[:1])
+
+    world.at("get a", lambda: world.at("get a", lose))
+    assert (await agent.prepare_one(ref)).error == "device gpu-1 doesn't exist on this node"
+    assert (world.files, await agent.holders()) == ({}, {})
+    await agent.stop()
+
+
+async def test_a_claim_that_is_unprepared_as_it_is_looked_at_is_not_healed(world: World) -> None:
+    agent = await Agent(world).start()
+    ref = world.allocate("a", "gpu-0")
+    world.list_in_kubelet(ref, "pod-a", ids=["uid-a-gpu-0"])
+    world.at("get a", lambda: agent.begin(agent.unprepare(ref)))
+    await asyncio.sleep(SWEEP)
+    assert world.counts["healed"] == 0
+    assert (world.files, await agent.holders()) == ({}, {})
+    await agent.stop()
+
+
+async def test_a_drain_that_was_ended_elsewhere_is_forgotten(world: World) -> None:
+    agent = await Agent(world).start()
+    ref = world.allocate("a", "gpu-0")
+    await agent.prepare_one(ref)
+    world.processes["pod-a"] = {1}
+    await agent.unprepare(ref)
+    await asyncio.sleep(1)
+    assert agent.manager._drains._followed
+    agent.ledger._connection.execute("DELETE FROM holds")
+    await asyncio.sleep(3)
+    assert not agent.manager._drains._followed
     await agent.stop()
