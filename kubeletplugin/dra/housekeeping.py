@@ -53,6 +53,7 @@ class Housekeeper:
         self._timing = timing or HousekeepingTiming()
         self._watches: dict[Path, asyncio.Task[None]] = {}
         self._suspects: set[Path] = set()
+        self._mute: set[Path] = set()
         self._loop: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -91,8 +92,8 @@ class Housekeeper:
     async def _watch(self, path: Path) -> None:
         """The next look watches it again, should it be there still."""
         try:
-            await self._peers.until_gone(str(path))
-            log.info("another instance has ended", extra={"socket": str(path)})
+            said_so = await self._peers.until_gone(str(path))
+            self._tell_gone(path, ended=said_so or not answers(path))
             self._resend()
             await self._clock.sleep(self._timing.settle)
             self._resend()
@@ -100,6 +101,18 @@ class Housekeeper:
             log.exception("watch another instance", extra={"socket": str(path)})
         if self._watches.get(path) is asyncio.current_task():
             del self._watches[path]
+
+    def _tell_gone(self, path: Path, *, ended: bool) -> None:
+        """Of one that hangs once: each further watch of it fails as well."""
+        if ended:
+            self._mute.discard(path)
+            log.info("another instance has ended", extra={"socket": str(path)})
+        elif path not in self._mute:
+            self._mute.add(path)
+            log.warning(
+                "another instance doesn't answer, though its process is there; end it if that lasts",
+                extra={"socket": str(path)},
+            )
 
 
 def remove(path: Path) -> None:

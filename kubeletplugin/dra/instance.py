@@ -40,8 +40,8 @@ class Peers(Protocol):
 
     async def unprepare(self, socket: str, claims: Sequence[ClaimRef], timeout: float) -> dict[str, str]: ...
 
-    async def until_gone(self, socket: str) -> None:
-        """Returns when the instance has ended its streams or died."""
+    async def until_gone(self, socket: str) -> bool:
+        """Returns when the instance has ended its streams (True), or when it has died or doesn't answer."""
 
     async def responds(self, socket: str, timeout: float) -> bool:
         """False when it is there and gives no sign of life: one that is gone doesn't hang."""
@@ -84,14 +84,15 @@ class GrpcPeers:
                 raise PeerError(describe(socket, error)) from error
             return {uid: entry.error for uid, entry in response.claims.items()}
 
-    async def until_gone(self, socket: str) -> None:
+    async def until_gone(self, socket: str) -> bool:
         async with channel(socket) as peer:
             stub = api_pb2_grpc.InstanceStub(peer)
             try:
                 async for _ in stub.Watch(api_pb2.WatchRequest(instance=self._instance)):
                     continue
             except grpc.aio.AioRpcError:
-                return
+                return False
+            return True
 
     async def responds(self, socket: str, timeout: float) -> bool:
         async with channel(socket) as peer:

@@ -17,6 +17,9 @@ BUSY_SECONDS = 2.0
 """How long to wait for another process' write lock. Only the active instance writes, so a longer wait means that a
 stopped one is inside a transaction, and that doesn't end by waiting."""
 
+CACHE_KIBIBYTES = 65536
+"""More than any ledger is: all of it was read at the opening, and stays in memory should the file be harmed."""
+
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_SCHEMA})
 _ADVICE = {
     sqlite3.SQLITE_FULL: "free space there (or inodes: df -i)",
@@ -30,7 +33,7 @@ def translate(error: sqlite3.Error, doing: str) -> Exception:
     """SQLite's error as one of ours; a misuse of SQLite is a bug and comes back as it is."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
-    if primary in _DAMAGED:
+    if primary in _DAMAGED or code == sqlite3.SQLITE_IOERR_SHORT_READ:
         return LedgerDamagedError(f"{doing}: {error}")
     if primary in _BUSY:
         return LedgerBusyError(f"{doing}: another process has it locked")
@@ -45,9 +48,11 @@ def connect(path: Path) -> sqlite3.Connection:
     doing = f"open the ledger {path}"
     if path.is_dir():
         raise LedgerDamagedError(f"{doing}: it is a folder")
+    _check_has_file(path, doing)
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -61,17 +66,35 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def check_usable(path: Path) -> None:
-    """For a version that hasn't registered yet: LedgerTooNewError when it could never become active. Whatever else is
-    wrong with the file is for the active instance to find and to heal. Not while this process has the ledger open."""
+def _check_has_file(path: Path, doing: str) -> None:
+    """SQLite makes the log after the file's first page, and deletes one that it finds beside an empty file."""
+    if _size(path) == 0 and _size(path.with_name(f"{path.name}-wal")) > 0:
+        raise LedgerDamagedError(f"{doing}: it is empty or gone, while its log is there")
+
+
+def _size(path: Path) -> int:
+    """0 for what isn't there."""
     try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def check_usable(path: Path) -> int:
+    """For a version that hasn't registered yet: the last epoch of the lease that the ledger has seen, 0 when unknown;
+    LedgerTooNewError when it could never become active. Whatever else is wrong with the file is for the active instance
+    to find and to heal. Not while this process has the ledger open."""
+    try:
+        _check_has_file(path, "look at the ledger")
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
         try:
-            schema.check_writable(schema.read_meta(connection), str(path))
+            meta = schema.read_meta(connection)
+            schema.check_writable(meta, str(path))
+            return schema.last_epoch(meta)
         finally:
             connection.close()
     except (sqlite3.Error, LedgerDamagedError):
-        return
+        return 0
 
 
 def snapshot(connection: sqlite3.Connection) -> Snapshot:
@@ -97,6 +120,7 @@ def read_snapshot(path: Path) -> Snapshot:
         size = path.stat().st_size
     except OSError as error:
         raise LedgerIOError(f"{doing}: {error.strerror}") from error
+    _check_has_file(path, doing)
     if size == 0:
         return Snapshot(boot_id="")
     try:
@@ -141,8 +165,8 @@ def set_aside(path: Path, stamp: str, fence: Fence) -> Path:
         aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
     with fence.held():
         try:
-            # The file first: cut off here, the next opening finds none and ignores the log. A file without its log
-            # would be opened as it was before what is only in there.
+            # The file first: cut off here, the next opening finds a log without one, which is damage, too. A file
+            # without its log would be opened as it was before what is only in there.
             for suffix in ("", "-wal", "-shm"):
                 part = path.with_name(path.name + suffix)
                 if part.exists():

@@ -5,6 +5,9 @@ the log only: what it shows may be whole, and yet be lost with this process. Whe
 from it. Called by the active instance, under its lease, in the ledger's thread; looks go by stat, since opening the
 file and closing it again would drop SQLite's locks.
 
+What SQLite has in memory is what it read or wrote itself, so that comes first; what is in the harmed files is taken for
+the rest, and the copy is then checked.
+
 The new file is ``<name>.rescued`` from the moment it is whole until it is in place, and every opening of the ledger
 first puts one in place: an agent that is killed in between loses nothing.
 """
@@ -14,19 +17,17 @@ import sqlite3
 from pathlib import Path
 
 from kubeletplugin.errors import RecoverableError
-from kubeletplugin.ledger import files
+from kubeletplugin.ledger import files, schema
 from kubeletplugin.ledger.errors import LedgerDamagedError, LedgerIOError
 
-Stamp = tuple[object, ...]
-"""As we left the file and its log; the log's content is SQLite's own matter."""
+Status = tuple[int, ...]
+Stamp = tuple[Status | None, Status | None]
+"""The file and its log as we left them."""
 
 
 def stamp(path: Path) -> Stamp:
-    file, log = _status(path), _status(log_of(path))
-    return (
-        (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns) if file else None,
-        (log.st_dev, log.st_ino) if log else None,
-    )
+    """Nobody but us writes to either, and we only in a commit."""
+    return _status(path), _status(log_of(path))
 
 
 def log_of(path: Path) -> Path:
@@ -89,19 +90,21 @@ def _sync(folder: Path) -> None:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Past what SQLite has in memory."""
     doing = f"check the ledger {path}, to which somebody else wrote"
     try:
-        connection.execute("PRAGMA shrink_memory")
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()
+        empty = not schema.read_meta(connection)
     except sqlite3.Error as error:
         raise files.translate(error, doing) from error
     if verdict != ("ok",):
         raise LedgerDamagedError(f"{doing}: {verdict[0]}")
+    if empty:
+        raise LedgerDamagedError(f"{doing}: it is empty")
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _status(path: Path) -> Status | None:
     try:
-        return os.stat(path)
+        found = os.stat(path)
     except OSError:
         return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -7,6 +7,7 @@ widen one later without copying the table.
 """
 
 import sqlite3
+from collections.abc import Mapping
 
 from kubeletplugin.ledger.errors import LedgerDamagedError, LedgerTooNewError
 
@@ -119,9 +120,9 @@ def check_writable(meta: dict[str, str], path: str) -> None:
     _check(meta, "min_writer", "written", path)
 
 
-def prepare_for_writing(connection: sqlite3.Connection, path: str, boot_id: str) -> None:
+def prepare_for_writing(connection: sqlite3.Connection, path: str, boot_id: str, epoch: int = 0) -> bool:
     """Creates or grows the schema, inside the caller's transaction. Never lowers what a newer version wrote. Ends what
-    was draining in an earlier boot.
+    was draining in an earlier boot. ``epoch`` is the lease's, the highest is kept. Returns whether the ledger is new.
 
     Raises LedgerTooNewError, LedgerDamagedError.
     """
@@ -136,7 +137,15 @@ def prepare_for_writing(connection: sqlite3.Connection, path: str, boot_id: str)
         connection.execute("DELETE FROM drain_pods")
         connection.execute("DELETE FROM holds WHERE state = 'draining'")
     wanted = {key: str(max(version, int(meta.get(key, 0)))) for key, version in versions.items()}
-    set_meta(connection, {**wanted, "boot_id": boot_id})
+    highest = str(max(epoch, last_epoch(meta)))
+    set_meta(connection, {**wanted, "boot_id": boot_id, "epoch": highest})
+    return not meta
+
+
+def last_epoch(meta: Mapping[str, str]) -> int:
+    """The highest epoch of the lease in which this ledger was opened, 0 when unknown."""
+    text = meta.get("epoch", "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _check(meta: dict[str, str], key: str, verb: str, path: str) -> None:

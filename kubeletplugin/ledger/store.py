@@ -60,7 +60,9 @@ class Ledger:
         boot_id: str,
         epoch: int,
         observer: LedgerObserver | None = None,
+        is_new: bool = False,
     ) -> None:
+        """``is_new`` tells a ledger that was begun by this very opening."""
         self._connection = connection
         self._stamp = rescue.stamp(path)
         self._executor = executor
@@ -69,6 +71,7 @@ class Ledger:
         self.path = path
         self.boot_id = boot_id
         self.epoch = epoch
+        self.is_new = is_new
 
     @classmethod
     async def open(
@@ -85,25 +88,27 @@ class Ledger:
         by default a thread of its own. Raises LedgerTooNewError, too."""
         own = executor or ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
 
-        def connect() -> sqlite3.Connection:
+        def connect() -> tuple[sqlite3.Connection, bool]:
             with fence.held():
                 rescue.finish(path)
                 connection = files.connect(path)
                 try:
-                    _transact(connection, lambda: schema.prepare_for_writing(connection, str(path), boot_id), path)
+                    is_new = _transact(
+                        connection, lambda: schema.prepare_for_writing(connection, str(path), boot_id, epoch), path
+                    )
                 except BaseException:
                     connection.close()
                     raise
                 # Also where its caller was cancelled meanwhile, and nobody takes it.
                 _kept.add(connection)
-                return connection
+                return connection, is_new
 
         try:
-            connection = await asyncio.get_running_loop().run_in_executor(own, connect)
+            connection, is_new = await asyncio.get_running_loop().run_in_executor(own, connect)
         except BaseException:
             own.shutdown(wait=False)
             raise
-        return cls(connection, own, fence, path=path, boot_id=boot_id, epoch=epoch, observer=observer)
+        return cls(connection, own, fence, path=path, boot_id=boot_id, epoch=epoch, observer=observer, is_new=is_new)
 
     async def check(self) -> None:
         """Writes the file anew if somebody else has touched it; LedgerDamagedError when that is too late."""

@@ -10,6 +10,7 @@ import ctypes
 import logging
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -82,13 +83,15 @@ class _Watch:
 
 
 class FileWatch(_Watch):
-    """``changed`` is set at every change of ``path``. Whoever waits clears it."""
+    """``changed`` is set at every change of ``path``, or of the same with one of ``suffixes``. Whoever waits clears
+    it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, suffixes: Sequence[str] = ()) -> None:
         super().__init__(path.parent, path)
+        self._names = {path.name, *(path.name + suffix for suffix in suffixes)}
 
     def _heard(self, name: str, mask: int) -> None:
-        if name == self._what.name:
+        if name in self._names:
             self.changed.set()
 
 

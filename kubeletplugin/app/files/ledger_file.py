@@ -48,9 +48,13 @@ class LedgerFile:
         damage = self._damage
         if not damage:
             try:
-                return await opened()
+                ledger = await opened()
             except LedgerDamagedError as error:
                 damage = str(error)
+            else:
+                if ledger.is_new and epoch > 1:
+                    self._notices.ledger_missing(self._path)
+                return ledger
         stamp = self._clock.now().strftime("%Y%m%dT%H%M%SZ")
         aside = await asyncio.to_thread(files.set_aside, self._path, stamp, fence)
         crashpoints.reached("takeover.set-aside")
@@ -59,8 +63,8 @@ class LedgerFile:
         return await opened()
 
     async def keep(self, ledger: Ledger) -> None:
-        """Looks at the file whenever somebody wrote to it, moved it or took it away."""
-        watch = FileWatch(self._path)
+        """Looks at the file whenever somebody wrote to it or its log, moved or took away one of them."""
+        watch = FileWatch(self._path, ["-wal"])
         await together(watch.run(), self._check_changes(watch, ledger))
 
     async def _check_changes(self, watch: FileWatch, ledger: Ledger) -> None:

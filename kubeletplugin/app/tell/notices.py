@@ -136,6 +136,14 @@ class NodeNotices:
     def ledger_damaged(self, problem: str, aside: Path) -> None:
         self._warn("LedgerDamaged", "SetAside", f"{problem}; it was set aside as {aside} and begun anew")
 
+    def ledger_missing(self, path: Path) -> None:
+        self._warn(
+            "LedgerRemoved",
+            "BeginAnew",
+            f"there was no ledger {path}, although agents have taken over here before: it was removed or emptied (or"
+            " none could be written so far); it is begun anew from the kubelet's list and the devices; leave it alone",
+        )
+
     def foreign_cdi_files(self, problems: Collection[str]) -> None:
         """All that there are now."""
         before, self._foreign = self._foreign, {problem: problem for problem in problems}

@@ -24,7 +24,28 @@ def remove_file(ledger: Path) -> None:
 
 
 def remove_log(ledger: Path) -> None:
-    ledger.with_name(f"{ledger.name}-wal").unlink()
+    log_of(ledger).unlink()
+
+
+def log_of(ledger: Path) -> Path:
+    return ledger.with_name(f"{ledger.name}-wal")
+
+
+def empty_log(ledger: Path) -> None:
+    log_of(ledger).write_bytes(b"")
+
+
+def fill_log_with_garbage(ledger: Path) -> None:
+    fill_with_garbage(log_of(ledger))
+
+
+def empty_with_strange_log(ledger: Path) -> None:
+    ledger.write_bytes(b"")
+    log_of(ledger).write_bytes(b"garbage " * 1000)
+
+
+def empty(ledger: Path) -> None:
+    ledger.write_bytes(b"")
 
 
 def truncate(ledger: Path) -> None:
@@ -38,7 +59,7 @@ def fill_with_garbage(ledger: Path) -> None:
         file.write(b"garbage " * (size // 8))
 
 
-@pytest.mark.parametrize("damage", [remove_all, truncate, fill_with_garbage])
+@pytest.mark.parametrize("damage", [remove_all, empty, truncate, fill_with_garbage, empty_with_strange_log])
 async def test_damaged_while_no_agent_runs(node: DamagedNode, damage: Callable[[Path], None]) -> None:
     first = await node.ready_agent(name="first")
     claim = await node.held("train", "gpu-1")
@@ -48,14 +69,29 @@ async def test_damaged_while_no_agent_runs(node: DamagedNode, damage: Callable[[
     second = await node.ready_agent(name="second")
     assert node.claim_files().keys() == files.keys()
     await node.still_works((claim, "gpu-1"))
-    if damage is not remove_all:
+    if damage in (remove_all, empty):
+        assert_said_once(second.output, f"there was no ledger {node.ledger}", "removed or emptied")
+        await node.until_event("LedgerRemoved")
+    else:
         assert_said_once(second.output, f"open the ledger {node.ledger}", "set aside", "begun anew")
         assert list(node.ledger.parent.glob("ledger.db.damaged-*"))
         await node.until_event("LedgerDamaged")
     assert_said_once(second.output, "take in claim default/train", "gpu-1")
 
 
-@pytest.mark.parametrize("damage", [remove_all, remove_file, remove_log, truncate, fill_with_garbage])
+UNDER_WAY = [
+    remove_all,
+    remove_file,
+    remove_log,
+    empty,
+    empty_log,
+    truncate,
+    fill_with_garbage,
+    fill_log_with_garbage,
+]
+
+
+@pytest.mark.parametrize("damage", UNDER_WAY)
 async def test_harmed_under_the_agent_that_made_it(node: DamagedNode, damage: Callable[[Path], None]) -> None:
     """What the agent has open is whole, so nothing is lost, a kill right after it included."""
     agent = await node.ready_agent(name="first")
@@ -64,10 +100,8 @@ async def test_harmed_under_the_agent_that_made_it(node: DamagedNode, damage: Ca
     gone = await node.held("gone", "gpu-2")
     await node.released(gone)
     damage(node.ledger)
-    if damage is not remove_log:
-        await until_true(lambda: "written anew" in agent.output)
-    later = await node.held("later", "gpu-3")
     await until_true(lambda: "written anew" in agent.output)
+    later = await node.held("later", "gpu-3")
     assert_said_once(agent.output, f"the ledger {node.ledger}", "written anew")
     await node.until_event("LedgerRemoved")
     await agent.end(signal.SIGKILL)
@@ -78,13 +112,31 @@ async def test_harmed_under_the_agent_that_made_it(node: DamagedNode, damage: Ca
     assert troubles(second.output) == []
 
 
-@pytest.mark.parametrize("damage", [truncate, fill_with_garbage])
-async def test_overwritten_under_an_agent(node: DamagedNode, damage: Callable[[Path], None]) -> None:
-    """Of a ledger that is older than the agent something is gone for good."""
+@pytest.mark.parametrize("damage", UNDER_WAY)
+async def test_harmed_under_an_agent_that_found_it(node: DamagedNode, damage: Callable[[Path], None]) -> None:
+    """It has read all of it."""
     first = await node.ready_agent(name="first")
     claim = await node.held("train", "gpu-1")
     await first.end(signal.SIGTERM)
     agent = await node.ready_agent(name="second")
+    damage(node.ledger)
+    await until_true(lambda: "written anew" in agent.output)
+    await agent.end(signal.SIGKILL)
+    third = await node.ready_agent(name="third")
+    await node.still_works((claim, "gpu-1"))
+    assert_said_once(agent.output, f"the ledger {node.ledger}", "written anew")
+    assert troubles(third.output) == []
+
+
+@pytest.mark.parametrize("damage", [truncate, fill_with_garbage])
+async def test_overwritten_under_an_agent(node: DamagedNode, damage: Callable[[Path], None]) -> None:
+    """Where it hasn't all in memory, something is gone for good."""
+    first = await node.ready_agent(name="first")
+    claim = await node.held("train", "gpu-1")
+    await first.end(signal.SIGTERM)
+    command = ("-m", "tests.contract.damage.forgetful_agent")
+    agent = await node.start_process("second", "--log-format=json", "--rescan-interval=0.5", command=command)
+    await node.ready()
     damage(node.ledger)
     await until_true(lambda: "begun anew" in agent.output)
     await node.ready()

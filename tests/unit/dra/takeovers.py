@@ -57,7 +57,7 @@ class Peers:
     async def unprepare(self, socket: str, claims: Sequence[ClaimRef], timeout: float) -> dict[str, str]:
         raise AssertionError("no calls here")
 
-    async def until_gone(self, socket: str) -> None:
+    async def until_gone(self, socket: str) -> bool:
         raise AssertionError("no watches here")
 
     async def responds(self, socket: str, timeout: float) -> bool:

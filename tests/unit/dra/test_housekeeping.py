@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,13 +27,15 @@ class Watched(Peers):
         self.watched: list[str] = []
         self.end = asyncio.Event()
         self.failure: Exception | None = None
+        self.says_so = True
 
-    async def until_gone(self, socket: str) -> None:
+    async def until_gone(self, socket: str) -> bool:
         self.watched.append(socket)
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
         await self.end.wait()
+        return self.says_so
 
 
 class Rig:
@@ -83,6 +86,25 @@ async def test_sockets_of_dead_instances_go_after_two_looks(rig: Rig) -> None:
         await rig.clock.advance(20)
         assert (rig.plugin / "status-here.sock").exists()
     assert file.exists()
+
+
+async def test_one_that_hangs_has_not_ended_and_is_told_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    rig.peers.says_so = False
+    rig.peers.end.set()
+    with rig.living("dra-stopped.sock"):
+        rig.housekeeper.start()
+        await rig.clock.advance(30)
+        assert len(rig.peers.watched) > 2
+        assert [record.message for record in caplog.records if record.name == housekeeping.__name__] == [
+            "another instance doesn't answer, though its process is there; end it if that lasts"
+        ]
+        caplog.clear()
+        rig.peers.end.clear()
+        await rig.clock.advance(6)
+    rig.peers.end.set()
+    await rig.clock.settle()
+    assert "another instance has ended" in [record.message for record in caplog.records]
 
 
 async def test_a_socket_that_cant_be_removed_keeps_no_other(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

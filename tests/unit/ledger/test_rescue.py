@@ -61,7 +61,46 @@ def touch(path: Path) -> None:
     os.utime(path, (1, 1))
 
 
-@pytest.mark.parametrize("harm", [remove, remove_with_log, replace, move_away])
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def fill_with_garbage(path: Path) -> None:
+    path.write_bytes(os.urandom(path.stat().st_size))
+
+
+def empty_log(path: Path) -> None:
+    empty(path.with_name("ledger.db-wal"))
+
+
+def shorten_log(path: Path) -> None:
+    log = path.with_name("ledger.db-wal")
+    os.truncate(log, log.stat().st_size - 1)
+
+
+def fill_log_with_garbage(path: Path) -> None:
+    fill_with_garbage(path.with_name("ledger.db-wal"))
+
+
+def remove_log(path: Path) -> None:
+    path.with_name("ledger.db-wal").unlink()
+
+
+HARMS = [
+    remove,
+    remove_with_log,
+    replace,
+    move_away,
+    empty,
+    fill_with_garbage,
+    empty_log,
+    shorten_log,
+    fill_log_with_garbage,
+    remove_log,
+]
+
+
+@pytest.mark.parametrize("harm", HARMS)
 async def test_what_is_open_is_written_anew(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path, told = tmp_path / "ledger.db", Told()
     ledger = await opened(path, told)
@@ -158,6 +197,59 @@ async def test_a_file_that_lost_what_only_it_had_is_damaged(tmp_path: Path) -> N
     assert len(told.damaged) == 1
     assert told.rescued == []
     await ledger.close()
+
+
+@pytest.mark.parametrize("harm", [fill_with_garbage, empty_log, fill_log_with_garbage])
+async def test_of_an_older_ledger_nothing_is_lost_either(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    path, told = tmp_path / "ledger.db", Told()
+    first = await opened(path, told)
+    await first.commit_claim(record("a"), [gpu(0)])
+    await first.close()
+    ledger = await opened(path, told)
+    await ledger.set_verdict("GPU-1", {"why": "x"})
+    harm(path)
+    await ledger.check()
+    assert len(told.rescued) == 1
+    assert [claim.uid for claim in files.read_snapshot(path).claims] == ["a"]
+    await ledger.close()
+
+
+async def test_a_log_that_lost_what_only_it_had_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where SQLite hasn't all of it in memory."""
+    monkeypatch.setattr(files, "CACHE_KIBIBYTES", 1)
+    path, told = tmp_path / "ledger.db", Told()
+    ledger = await opened(path, told)
+    await ledger.commit_claim(record("a"), [gpu(0)])
+    empty_log(path)
+    with pytest.raises(LedgerDamagedError, match="to which somebody else wrote"):
+        await ledger.check()
+    assert (told.rescued, len(told.damaged)) == ([], 1)
+
+
+@pytest.mark.parametrize("left", [b"", None])
+async def test_a_log_without_its_file_is_damage(tmp_path: Path, left: bytes | None) -> None:
+    """SQLite would delete the log in silence."""
+    path = tmp_path / "ledger.db"
+    path.with_name("ledger.db-wal").write_bytes(b"what was committed")
+    if left is not None:
+        path.write_bytes(left)
+    with pytest.raises(LedgerDamagedError, match=f"open the ledger {path}: it is empty or gone"):
+        await opened(path, Told())
+    assert files.check_usable(path) == 0
+    if left is not None:
+        with pytest.raises(LedgerDamagedError, match=f"read the ledger {path}: it is empty or gone"):
+            files.read_snapshot(path)
+    assert path.with_name("ledger.db-wal").read_bytes() == b"what was committed"
+
+
+async def test_a_ledger_tells_whether_it_was_begun_by_the_opening_and_keeps_the_highest_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    assert files.check_usable(path) == 0
+    for epoch, is_new, last in ((3, True, 3), (2, False, 3), (4, False, 4)):
+        ledger = await Ledger.open(path, fence=AlwaysHeld(), boot_id="boot-1", epoch=epoch)
+        assert ledger.is_new is is_new
+        await ledger.close()
+        assert files.check_usable(path) == last
 
 
 async def test_a_file_that_cant_be_written_anew_yet_is_tried_again(tmp_path: Path) -> None:

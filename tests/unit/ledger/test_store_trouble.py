@@ -48,6 +48,9 @@ async def test_one_killed_while_it_sets_aside_leaves_no_file_without_its_log(
         with pytest.raises(Killed):
             files.set_aside(path, "20260102T030405Z", AlwaysHeld())
     assert not path.exists()
+    with pytest.raises(LedgerDamagedError, match="its log is there"):
+        await open_ledger(path)
+    files.set_aside(path, "20260102T030406Z", AlwaysHeld())
     again = await open_ledger(path)
     assert await again.claims() == ()
     await again.close()
