@@ -218,7 +218,7 @@ class Agent:
         inventory = await self._first_look(parts)
         if inventory is not None:
             await self._dry_run(parts, inventory)
-        await asyncio.to_thread(check_usable, self._settings.plugin_dir / LEDGER_FILE)
+        parts.lease.know(await asyncio.to_thread(check_usable, self._settings.plugin_dir / LEDGER_FILE))
         crashpoints.reached("start.accepted")
         await self._plugin.start()
         self._started = True
@@ -273,6 +273,8 @@ class Agent:
             return status.refusal or "the kubelet hasn't registered this instance yet"
         if status.state is not State.ACTIVE:
             return status.failure or f"not the active instance: {status.state.value}"
+        if status.failure:
+            return status.failure
         return "" if self._parts.slices.accepted else "the API server doesn't hold the node's slices yet"
 
     def _view(self) -> AgentView:

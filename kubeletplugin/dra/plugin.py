@@ -135,7 +135,11 @@ class DraPlugin:
     @property
     def status(self) -> DraStatus:
         return DraStatus(
-            self._registered, self._refusal, self._takeover.state, self._lease.epoch, self._takeover.failure
+            self._registered,
+            self._refusal,
+            self._takeover.state,
+            self._lease.epoch,
+            self._takeover.blocked or self._takeover.failure,
         )
 
     def begin_anew(self, reason: str) -> None:

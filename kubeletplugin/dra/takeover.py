@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 BEAT = "write a heartbeat"
 LOOK = "look at the lease"
 TAKE_OVER = "take over"
+REFUSALS_TOLD = 3
+"""Heartbeats in a row that found the lease locked."""
 
 
 class ActiveWork(Protocol):
@@ -102,6 +104,9 @@ class TakeOver:
         self._not_before_another = 0.0
         self._troubles = Troubles(log, logging.ERROR)
         self.failure = ""
+        self._refused = 0
+        self.blocked = ""
+        """Why nothing has been done under the lease for some seconds, though this instance holds it."""
         self.passed_over = ""
         """The socket of the instance that hung when this one took over from it, else empty."""
 
@@ -146,13 +151,25 @@ class TakeOver:
                 self._troubles.over(name)
 
     async def beat(self) -> None:
-        """One heartbeat, if this instance holds the lease; steps back if it is another's by now."""
+        """One heartbeat, if this instance holds the lease; steps back if it is another's by now. RecoverableError when
+        somebody has kept it locked for several."""
         if self._lease.epoch is None:
+            self._refused, self.blocked = 0, ""
             return
         try:
             self._lease.beat()
         except NotActiveError:
             await self.verify()
+            self._note_refusal()
+        else:
+            self._refused, self.blocked = 0, ""
+
+    def _note_refusal(self) -> None:
+        """Whoever takes over locks the lease for milliseconds."""
+        self._refused += 1
+        if self._refused >= REFUSALS_TOLD and self._lease.epoch is not None and not self._lease.lost():
+            self.blocked = self.blocked or self._lease.blocked()
+            raise RecoverableError(self.blocked)
 
     async def look(self) -> None:
         if self._state is not State.STANDBY or not self._was_registered or self._clock.monotonic() < self._not_before:
@@ -168,7 +185,7 @@ class TakeOver:
     async def verify(self) -> None:
         """Steps back if the lease is another's by now; for whoever met a NotActiveError."""
         if self._state is State.ACTIVE and self._lease.lost():
-            await self._step_back("lost the lease")
+            await self._step_back(self._lease.loss())
 
     def begin_anew(self, reason: str) -> None:
         """For an active instance that can't go on as it is: it steps back, and whoever looks next takes over."""

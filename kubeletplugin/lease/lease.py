@@ -92,6 +92,7 @@ class Lease:
         self._me = processes.current()
         self._epoch: int | None = None
         self._highest = 0
+        self._harm_told = False
         self._heartbeat = 0
 
     @property
@@ -99,8 +100,17 @@ class Lease:
         """The epoch in which this instance is active, None while it isn't. Others may have raised it since."""
         return self._epoch
 
+    def know(self, epoch: int) -> None:
+        """That there was this epoch, whatever the file says: the next is higher."""
+        self._highest = max(self._highest, epoch)
+
     def read(self) -> LeaseSnapshot:
         """What the file says now, without a lock: good for looking, never for deciding an effect."""
+        snapshot = self._read()
+        self.know(snapshot.record.epoch)
+        return snapshot
+
+    def _read(self) -> LeaseSnapshot:
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -166,6 +176,32 @@ class Lease:
         current = self.read().record
         return self._epoch is None or (current.epoch, current.instance) != (self._epoch, self.instance)
 
+    def loss(self) -> str:
+        """Why it is lost, for people."""
+        current = self.read().record
+        if current.epoch < self._highest:
+            self._harm_told = True
+            return self._harm()
+        return f"lost the lease to {current.instance or 'nobody'}, epoch {current.epoch}"
+
+    def _harm(self) -> str:
+        return (
+            f"the lease file {self.path} was removed or damaged by somebody else; it is made anew and epochs go on from"
+            f" {self._highest}; leave it alone"
+        )
+
+    def blocked(self) -> str:
+        """Why ``held`` fails though the lease isn't lost, for people."""
+        try:
+            holders = self._processes.lock_holders(os.stat(self.path).st_ino) - {self._me.pid}
+        except OSError as error:
+            return str(self._trouble("look at", error))
+        pids = ", ".join(str(pid) for pid in sorted(holders)) or "none visible"
+        return (
+            f"the lease file {self.path} has been locked by somebody else for seconds (holders by pid: {pids}):"
+            " everything waits until it is let go; end that process if it is no agent's"
+        )
+
     def relinquish(self) -> None:
         """From now on every fence of this instance fails; the file is left for the next one to change."""
         self._epoch = None
@@ -213,6 +249,9 @@ class Lease:
         mine = LeaseRecord(epoch, self.instance, self.boot_id, self.socket, self._me, seen.previous)
         outcome = self._change(seen, mine, keep=seen.process)
         if outcome:
+            if seen.epoch < self._highest and not self._harm_told:
+                log.warning("%s", self._harm())
+            self._harm_told = False
             self._heartbeat = 0
             self._epoch = self._highest = epoch
         return outcome

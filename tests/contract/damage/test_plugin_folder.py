@@ -1,13 +1,19 @@
 """Damage to the kubelet's folders that the agent lives in."""
 
+import asyncio
+import fcntl
+import json
+import os
 import shutil
 import signal
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from deviceclasses.names import DRIVER_NAME
 from tests.contract.agent.node import until_true
-from tests.contract.damage.node import DamagedNode, assert_said_once, assert_told_well
+from tests.contract.damage.node import DamagedNode, assert_said_once, assert_told_well, troubles
 
 pytestmark = pytest.mark.anyio
 
@@ -67,14 +73,63 @@ async def test_the_kubelets_state_is_garbage(node: DamagedNode) -> None:
     assert_told_well(second.output)
 
 
-async def test_the_lease_is_garbage(node: DamagedNode) -> None:
+def fill_with_garbage(lease: Path) -> None:
+    lease.write_bytes(b"garbage")
+
+
+def empty(lease: Path) -> None:
+    lease.write_bytes(b"")
+
+
+HARMS = [fill_with_garbage, empty, Path.unlink]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_the_lease_is_harmed(node: DamagedNode, harm: Callable[[Path], None]) -> None:
     agent = await node.ready_agent()
     claim = await node.held("train", "gpu-1")
-    (node.settings.plugin_dir / "lease").write_bytes(b"garbage")
+    lease = node.settings.plugin_dir / "lease"
+    harm(lease)
     await until_true(lambda: "step back" in agent.output)
     await until_true(lambda: agent.output.count('"message": "take over"') == 2)
     await node.ready()
+    assert (await node.status())["epoch"] == 2
     await node.still_works((claim, "gpu-1"))
+    said = [entry for text in agent.output.splitlines() if str(lease) in (entry := json.loads(text)).get("reason", "")]
+    assert [(entry["message"], "removed or damaged by somebody else" in entry["reason"]) for entry in said] == [
+        ("step back", True)
+    ]
+    assert_told_well(agent.output)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_the_lease_is_harmed_while_no_agent_runs(node: DamagedNode, harm: Callable[[Path], None]) -> None:
+    for name in ("first", "second"):
+        agent = await node.ready_agent(name=name)
+        await agent.end(signal.SIGTERM)
+    lease = node.settings.plugin_dir / "lease"
+    harm(lease)
+    third = await node.ready_agent(name="third")
+    assert (await node.status())["epoch"] == 3
+    await node.still_works()
+    assert_said_once(third.output, f"the lease file {lease} was removed or damaged", "epochs go on from 2")
+
+
+async def test_the_lease_is_locked_by_a_stranger(node: DamagedNode) -> None:
+    agent = await node.ready_agent()
+    lease = node.settings.plugin_dir / "lease"
+    waiting = node.allocate("train", "gpu-1", pod="pod-of-train")
+    with lease.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        preparing = asyncio.create_task(node.prepare("pod-of-train", waiting))
+        await until_true(lambda: "locked by somebody else" in agent.output)
+        assert str(lease) in str((await node.status())["ready"])
+        assert not preparing.done()
+    await preparing
+    await node.ready()
+    await node.still_works((waiting, "gpu-1"))
+    (said,) = [text for text in troubles(agent.output) if "locked by somebody else" in text]
+    assert str(os.getpid()) in said
     assert_told_well(agent.output)
 
 
