@@ -49,12 +49,13 @@ def _at(point: str, deed: Callable[[], None]) -> None:
 def has_schema(number: str) -> None:
     prepare = schema.prepare_for_writing
 
-    def prepare_and_grow(connection: sqlite3.Connection, path: str, boot_id: str) -> None:
-        prepare(connection, path, boot_id)
+    def prepare_and_grow(connection: sqlite3.Connection, path: str, boot_id: str, epoch: int = 0) -> bool:
+        is_new = prepare(connection, path, boot_id, epoch)
         connection.execute(NOVELTIES)
         columns = [row[1] for row in connection.execute("PRAGMA table_info(claims)")]
         if "novelty" not in columns:
             connection.execute(NOVELTY)
+        return is_new
 
     schema.SCHEMA = int(number)
     schema.prepare_for_writing = prepare_and_grow

@@ -7,6 +7,7 @@ however many claims are held.
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kubeletplugin.ledger import schema
@@ -47,6 +48,10 @@ def commit_claim(
     in_the_way = conflicts(connection, record.uid, devices)
     if in_the_way:
         return in_the_way
+    known = claim(connection, record.uid)
+    if known is not None and known.fingerprint == record.fingerprint:
+        # The same claim once more: it has had its devices since the first time.
+        record = replace(record, prepared_at=known.prepared_at)
     _put_claim(connection, record, devices)
     return ()
 

@@ -78,7 +78,7 @@ class KubeletStateFile:
         except OSError as error:
             return _unreadable(f"read {self.path}: {error.strerror}")
         found, self._known = _parse(text, uid, self._known)
-        return found
+        return _unreadable(f"read {self.path}: {found.unreadable}") if found.unreadable else found
 
 
 Entries = Mapping[str, KubeletClaim]

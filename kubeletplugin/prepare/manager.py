@@ -29,6 +29,7 @@ from kubeletplugin.prepare.checks import Checks
 from kubeletplugin.prepare.drains import DrainWatch
 from kubeletplugin.prepare.healing import Healer
 from kubeletplugin.prepare.joins import Joins
+from kubeletplugin.prepare.kubelet_state import KubeletClaims
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
 from kubeletplugin.prepare.pod_notes import PodNotes
 from kubeletplugin.prepare.ports import (
@@ -59,6 +60,7 @@ T = TypeVar("T")
 LINGER_SECONDS = 120.0
 """How long a run goes on after its caller's deadline: the kubelet's next try comes 60 to 90 s later."""
 
+KUBELETS_LIST = "learn which claims the kubelet has prepared"
 SWEEP = "sweep"
 SWEEP_SECONDS = 30.0
 
@@ -167,7 +169,7 @@ class ClaimManager:
 
     async def observe_kubelet(self) -> None:
         """To be called whenever the kubelet's dra_manager_state has changed."""
-        kubelet = await self._node.kubelet_claims()
+        kubelet = await self._kubelet_claims()
         for uid in self._sightings.followed():
             self._sightings.add(uid, kubelet.pods(uid))
             self._note_pods(uid)
@@ -203,7 +205,7 @@ class ClaimManager:
     async def recover(self) -> None:
         """At take-over, before the first call is served: files from rows, rows for what the kubelet believes prepared.
         Waits for nothing but this node; what only the API server can tell is mended afterwards."""
-        kubelet = await self._node.kubelet_claims()
+        kubelet = await self._kubelet_claims()
         await self._checks.remove_stray_files(kubelet)
         await self._strays.adopt()
         await self._checks.restore_files(kubelet)
@@ -211,7 +213,7 @@ class ClaimManager:
 
     async def sweep(self) -> None:
         """Ends what nothing else would end, mends what nothing else would mend."""
-        kubelet = await self._node.kubelet_claims()
+        kubelet = await self._kubelet_claims()
         for what, part in (
             ("check all claims", self._checks.sweep),
             ("prepare by itself", self._healer.heal),
@@ -246,6 +248,16 @@ class ClaimManager:
             await asyncio.wait(set(self._tasks))
 
     # --- inside ---
+    async def _kubelet_claims(self) -> KubeletClaims:
+        """All of them; the trouble of a list that can't be read is told."""
+        kubelet = await self._node.kubelet_claims()
+        if kubelet.unreadable:
+            advice = "until it can be read no claim is taken to have ended; a restart of the kubelet would fail on it"
+            self._troubles.failed(KUBELETS_LIST, RecoverableError(f"{kubelet.unreadable}; {advice}"))
+        else:
+            self._troubles.over(KUBELETS_LIST)
+        return kubelet
+
     async def _unprepare(self, ref: ClaimRef) -> str:
         async with self._turns.turn(ref.uid):
             self._check_active()

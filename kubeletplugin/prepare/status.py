@@ -4,20 +4,26 @@ The same shape from a running agent and from the ledger's file alone; without an
 devices are those that have a name or a hold.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.model import ClaimRecord, HeldDevice, Hold, HoldState, Route, Snapshot
 from kubeletplugin.prepare.model import ClaimRef
 
+FREE, PREPARING = "free", "preparing"
+"""Besides what a hold may be."""
+
 
 def render(
     snapshot: Snapshot, inventory: Inventory | None = None, waiting: Iterable[tuple[ClaimRef, str]] = ()
 ) -> dict[str, Any]:
-    """JSON-able. ``devices[].state`` is free, held or draining; administrative access doesn't count for it. A device
+    """JSON-able. ``devices[].state`` is free, preparing (its holder's pods can't have it yet), held or draining;
+    administrative access doesn't count for it. A device
     with a ``problem`` isn't given to anybody new."""
     claims = {record.uid: record for record in snapshot.claims}
+    waiting = tuple(waiting)
+    unready = {ref.uid for ref, _ in waiting}
     holds: dict[str, list[Hold]] = {}
     for hold in snapshot.holds:
         holds.setdefault(hold.device.uuid, []).append(hold)
@@ -28,9 +34,9 @@ def render(
             {
                 "name": name,
                 "uuid": uuid,
-                "state": _state(holds.get(uuid, ())),
+                "state": _state(holds.get(uuid, ()), unready),
                 "problem": problems.get(uuid, ""),
-                "holders": [_holder(hold, claims) for hold in holds.get(uuid, ())],
+                "holders": [_holder(hold, claims, unready) for hold in holds.get(uuid, ())],
             }
             for uuid, name in _devices(snapshot, inventory).items()
         ],
@@ -54,14 +60,18 @@ def _devices(snapshot: Snapshot, inventory: Inventory | None) -> dict[str, str]:
     return devices | {device.uuid: device.name for device in held if device.uuid not in devices}
 
 
-def _state(holds: Iterable[Hold]) -> str:
-    states = {hold.state for hold in holds if not hold.device.admin}
-    if HoldState.DRAINING in states:
-        return HoldState.DRAINING.value
-    return HoldState.HELD.value if states else "free"
+def _state(holds: Iterable[Hold], unready: Collection[str]) -> str:
+    states = {_hold_state(hold, unready) for hold in holds if not hold.device.admin}
+    return next(
+        (state for state in (HoldState.DRAINING.value, HoldState.HELD.value, PREPARING) if state in states), FREE
+    )
 
 
-def _holder(hold: Hold, claims: dict[str, ClaimRecord]) -> dict[str, Any]:
+def _hold_state(hold: Hold, unready: Collection[str]) -> str:
+    return PREPARING if hold.state is HoldState.HELD and hold.holder.id in unready else hold.state.value
+
+
+def _holder(hold: Hold, claims: Mapping[str, ClaimRecord], unready: Collection[str]) -> dict[str, Any]:
     record = claims.get(hold.holder.id) if hold.holder.route is Route.CLAIM else None
     pods = hold.pods if hold.state is HoldState.DRAINING or record is None else record.pods
     return {
@@ -69,7 +79,7 @@ def _holder(hold: Hold, claims: dict[str, ClaimRecord]) -> dict[str, Any]:
         "uid": hold.holder.id,
         "namespace": hold.holder.namespace,
         "name": hold.holder.name,
-        "state": hold.state.value,
+        "state": _hold_state(hold, unready),
         "since": hold.since,
         "reason": hold.reason,
         "admin": hold.device.admin,

@@ -66,10 +66,8 @@ class Strays:
         inventory = node.inventory()
         kubelet = await node.kubelet_claims()
         fresh = [device for device in inventory.devices if device.uuid not in self._looked_at]
-        if kubelet.unreadable:
-            self._tell(f"take in claims that others prepared: the kubelet's list: {kubelet.unreadable}")
-            if not fresh:
-                return
+        if kubelet.unreadable and not fresh:
+            return
         prepared = {record.uid for record in await node.ledger.claims() if not records.is_adopted(record)}
         located = [
             (claim, self._located(claim, inventory))

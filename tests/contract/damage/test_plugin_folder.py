@@ -45,6 +45,19 @@ async def test_the_registration_socket_is_gone(node: DamagedNode) -> None:
     assert_said_once(agent.output, "registration socket is gone")
 
 
+async def test_the_kubelets_state_becomes_garbage(node: DamagedNode) -> None:
+    agent = await node.ready_agent()
+    claim = await node.held("train", "gpu-1")
+    state = node.settings.kubelet_root_dir / "dra_manager_state"
+    content = state.read_bytes()
+    state.write_bytes(b"garbage")
+    await until_true(lambda: f"read {state}: " in agent.output)
+    state.write_bytes(content)
+    await until_true(lambda: "works again" in agent.output)
+    await node.still_works((claim, "gpu-1"))
+    assert_said_once(agent.output, f"read {state}: ", "no claim is taken to have ended")
+
+
 async def test_the_registry_folder_is_gone_and_comes_back(node: DamagedNode) -> None:
     agent = await node.ready_agent()
     claim = await node.held("train", "gpu-1")
@@ -68,6 +81,7 @@ async def test_the_kubelets_state_is_garbage(node: DamagedNode) -> None:
     second = await node.ready_agent(name="second")
     assert await node.holders("gpu-1") == ["train"]
     assert node.claim_files()
+    assert_said_once(second.output, f"read {state}: ", "no claim is taken to have ended")
     state.write_bytes(content)
     await node.still_works((claim, "gpu-1"))
     assert_told_well(second.output)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +124,24 @@ async def test_a_passing_lock_doesnt_make_the_active_one_step_back(world: World)
     before = one.lease.read().heartbeat
     await world.clock.advance(1)
     assert one.lease.read().heartbeat == before + 1
+
+
+async def test_a_lock_that_lasts_is_told_once_and_when_it_is_over(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    one = world.add(1)
+    await one.takeover.ask()
+    with locked(world.path):
+        await world.clock.advance(2)
+        assert one.takeover.blocked == ""
+        await world.clock.advance(10)
+        assert one.state is State.ACTIVE
+        assert f"{world.path} has been locked by somebody else" in one.takeover.blocked
+        assert len([record for record in caplog.records if "locked by somebody else" in record.getMessage()]) == 1
+    await world.clock.advance(1)
+    assert one.takeover.blocked == ""
+    assert "write a heartbeat: works again" in [record.getMessage() for record in caplog.records]
 
 
 async def test_an_asker_that_never_takes_over_leaves_the_lease_to_be_taken_back(world: World) -> None:

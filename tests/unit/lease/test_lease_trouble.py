@@ -38,6 +38,37 @@ async def test_a_damaged_file_is_nobodys_and_is_taken_over(path: Path, damage: b
     assert refused(one.lease)
 
 
+@pytest.mark.parametrize("told_by", ["itself", "a standby that saw it", "the ledger"])
+async def test_epochs_rise_over_a_damaged_file_and_it_is_told_once(
+    path: Path, told_by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = Instance(path, 1), Instance(path, 2)
+    for _ in range(3):
+        await one.take()
+    if told_by == "a standby that saw it":
+        two.lease.read()
+    elif told_by == "the ledger":
+        two.lease.know(3)
+    path.write_bytes(b"garbage")
+    if told_by == "itself":
+        assert f"{path} was removed or damaged" in one.lease.loss()
+        assert await one.take()
+        assert (one.lease.epoch, caplog.messages) == (4, [])
+    else:
+        assert await two.take()
+        assert two.lease.epoch == 4
+        (said,) = caplog.messages
+        assert f"{path} was removed or damaged" in said
+        assert "lost the lease to instance-2, epoch 4" in one.lease.loss()
+
+
+async def test_who_has_it_locked_is_named(path: Path) -> None:
+    one = Instance(path, 1)
+    await one.take()
+    one.processes.holders = {4711, one.identity.pid}
+    assert f"{path} has been locked by somebody else for seconds (holders by pid: 4711)" in one.lease.blocked()
+
+
 async def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
     one = Instance(tmp_path / "missing" / "lease", 1)
     with pytest.raises(RecoverableError, match=r"open the lease file .*missing/lease: No such file"):

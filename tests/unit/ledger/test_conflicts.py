@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -59,6 +60,17 @@ def test_a_claim_is_not_in_its_own_way(connection: sqlite3.Connection) -> None:
         ("gpu-0", "held"),
         ("gpu-1", "held"),
     ]
+
+
+def test_a_claim_that_is_tried_again_has_had_its_devices_since_the_first_time(connection: sqlite3.Connection) -> None:
+    def commit(fingerprint: str, at: str) -> set[str]:
+        tried = replace(record("a", fingerprint=fingerprint), prepared_at=at)
+        assert queries.commit_claim(connection, tried, [gpu(0), gpu(1)]) == ()
+        return {hold.since for hold in queries.holds_of(connection, "a")}
+
+    assert commit("one", "early") == {"early"}
+    assert commit("one", "late") == {"early"}
+    assert commit("another", "late") == {"late"}
 
 
 def test_a_draining_device_is_in_the_way_until_its_drain_ends(connection: sqlite3.Connection) -> None:

@@ -4,6 +4,7 @@ import json
 
 from kubeletplugin.ledger.model import ClaimRecord, HeldDevice, Hold, Holder, HoldState, Route, Snapshot
 from kubeletplugin.prepare import status
+from kubeletplugin.prepare.model import ClaimRef
 
 
 def _gpu(index: int, *, admin: bool = False) -> HeldDevice:
@@ -45,3 +46,20 @@ def test_without_an_agent() -> None:
     assert (draining[0]["pods"], draining[0]["reason"]) == (["pod-9"], "1 process of its former pods still running")
     assert watched[0]["admin"] is True
     assert (shown["bootId"], shown["withheld"], shown["waiting"]) == ("boot-1", [], [])
+
+
+def test_a_device_whose_claim_still_waits_is_being_prepared() -> None:
+    snapshot = Snapshot(
+        boot_id="boot-1",
+        holds=(
+            _hold(1, _gpu(0), HoldState.HELD, "a"),
+            _hold(2, _gpu(1), HoldState.HELD, "b"),
+            _hold(3, _gpu(2), HoldState.DRAINING, "a"),
+        ),
+    )
+
+    shown = status.render(snapshot, waiting=iter([(ClaimRef("a", "ns", "claim-a"), "write CDI spec: no space")]))
+
+    states = [(device["state"], device["holders"][0]["state"]) for device in shown["devices"]]
+    assert states == [("preparing", "preparing"), ("held", "held"), ("draining", "draining")]
+    assert [entry["for"] for entry in shown["waiting"]] == ["write CDI spec: no space"]
