@@ -19,11 +19,13 @@ from kubeletplugin.app.files.file_watch import FileWatch
 from kubeletplugin.app.files.ledger_file import LedgerFile
 from kubeletplugin.app.metrics.view import LedgerView
 from kubeletplugin.app.offering import Offering
-from kubeletplugin.app.parts import Parts, make_classic_watch, make_manager, make_waker
+from kubeletplugin.app.parts import Parts, make_classic_judge, make_manager, make_waker
 from kubeletplugin.app.tell.claim_status import ClaimStatuses
 from kubeletplugin.app.watch.claim_watch import ClaimWatches, ReadClaims
+from kubeletplugin.app.watch.classic_watch import ClassicWatch
 from kubeletplugin.app.watch.pods import PodRecord
 from kubeletplugin.cdi.writer import SpecWriter
+from kubeletplugin.classic.checkpoint import DeviceCheckpointFile
 from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.store import Ledger
@@ -129,11 +131,12 @@ class ActiveNode:
         if bound.done() and parts.inventory.current is not None:
             await folder.refresh(parts.inventory.current.driver_version)
         inventory = self._inventory(bound)
-        classic = make_classic_watch(parts, self._claim_pods)
+        classic = make_classic_judge(parts)
+        await classic.read()
         self._offered = lambda: classic.withhold(inventory())
         read = ReadClaims(parts.api)
         self._manager = manager = make_manager(
-            parts, read, ledger, fence, specs, self._offered, self._claims_changed.set
+            parts, read, ledger, fence, specs, self._offered, classic, self._claims_changed.set
         )
         parts.notices.take_up(await ledger.told())
         statuses = ClaimStatuses(parts.api, parts.settings.node_name, parts.clock, inventory)
@@ -152,11 +155,14 @@ class ActiveNode:
         start("watch the node's pods", parts.pods.run)
         if parts.settings.wake_pods:
             start("wake pods", make_waker(parts, manager).run)
-        start("follow other device plugins", classic.run)
-        offering = Offering(parts, ledger, manager, classic)
+        checkpoint = DeviceCheckpointFile(settings.kubelet_root_dir).path
+        others = ClassicWatch(classic, checkpoint, parts.pods, parts.clock, manager.observe_pods)
+        start("follow other device plugins", others.run)
+        offering = Offering(parts, ledger, manager, classic, others)
         start("publish the inventory", lambda: offering.publish(bound))
         start("tell of the driver", offering.follow_driver)
-        start("withhold what others have", lambda: offering.follow_classic(inventory))
+        start("withhold what others have", lambda: offering.follow_others(inventory))
+        start("tell of what others have", lambda: offering.tell_of_others(inventory))
         start("note what people were told", offering.note_told)
         start("keep the CDI folder", lambda: folder.run(parts.inventory))
         keeper = SpecKeeper(writer.folder, CDI_PREFIX, specs, manager.mend_files, parts.notices, parts.clock)
@@ -234,10 +240,6 @@ class ActiveNode:
             return known or Inventory(driver_version="")
 
         return inventory
-
-    def _claim_pods(self, uid: str, pods: frozenset[str]) -> None:
-        if self._manager is not None:
-            self._manager.observe_pods(uid, pods)
 
     # --- standing work ---
     async def _tell_looks(self, statuses: ClaimStatuses) -> None:

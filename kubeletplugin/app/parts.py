@@ -10,8 +10,8 @@ from kubeletplugin.app.metrics.metrics import Metrics
 from kubeletplugin.app.settings import Settings
 from kubeletplugin.app.tell.notices import NodeNotices
 from kubeletplugin.app.waking.waker import Waker
-from kubeletplugin.app.watch.classic_watch import ClassicWatch
 from kubeletplugin.app.watch.pods import NodePods
+from kubeletplugin.classic.judge import ClassicJudge
 from kubeletplugin.clock import Clock
 from kubeletplugin.fence import Fence
 from kubeletplugin.inventory.model import Inventory
@@ -21,7 +21,7 @@ from kubeletplugin.ledger.store import Ledger
 from kubeletplugin.nvml.worker import NvmlWorkers
 from kubeletplugin.prepare.kubelet_state import KubeletStateFile
 from kubeletplugin.prepare.manager import ClaimManager
-from kubeletplugin.prepare.ports import ClaimReader
+from kubeletplugin.prepare.ports import ClaimReader, OtherPlugins
 from kubeletplugin.prepare.processes import PodCgroups, PodProcesses
 from kubeletplugin.slices.controller import SliceController
 
@@ -49,11 +49,9 @@ def _processes(parts: Parts) -> PodProcesses:
     return PodProcesses(cgroups, NvmlDevicePids(parts.hardware.nvml, parts.workers))
 
 
-def make_classic_watch(parts: Parts, claim_pods: Callable[[str, frozenset[str]], None]) -> ClassicWatch:
+def make_classic_judge(parts: Parts) -> ClassicJudge:
     settings = parts.settings
-    return ClassicWatch.of_kubelet(
-        settings.kubelet_root_dir, _processes(parts), parts.pods, settings.pod_uid, parts.clock, claim_pods
-    )
+    return ClassicJudge.of_kubelet(settings.kubelet_root_dir, _processes(parts), parts.pods, settings.pod_uid)
 
 
 def make_manager(
@@ -63,6 +61,7 @@ def make_manager(
     fence: Fence,
     specs: HostSpecs,
     inventory: Callable[[], Inventory],
+    others: OtherPlugins,
     on_claims_changed: Callable[[], None],
 ) -> ClaimManager:
     return ClaimManager(
@@ -75,6 +74,7 @@ def make_manager(
         fence=fence,
         processes=_processes(parts),
         kubelet_state=KubeletStateFile(parts.settings.kubelet_root_dir),
+        others=others,
         clock=parts.clock,
         notices=parts.notices,
         lost=parts.lease.lost,

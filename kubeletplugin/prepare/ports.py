@@ -62,6 +62,19 @@ class OverdueDrain:
     reason: str
 
 
+class OtherPlugins(Protocol):
+    """What other device plugins of this node give out."""
+
+    async def read(self) -> None:
+        """Takes note of what they gave out until now, so that the inventory withholds it. Never raises."""
+
+
+class NoOtherPlugins:
+    """For where there are none."""
+
+    async def read(self) -> None: ...
+
+
 class Notices(Protocol):
     """What people should hear of (Events, taints, metrics). Must return at once and not raise."""
 
@@ -128,6 +141,7 @@ class Node:
     fence: Fence
     processes: Processes
     kubelet: KubeletState
+    others: OtherPlugins
     notices: Notices
     offload: Offload
     claims_changed: Callable[[], None]

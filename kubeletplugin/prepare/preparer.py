@@ -153,8 +153,6 @@ class Preparer:
                     crashpoints.reached("prepare.free")
                     allocation = await self._read_same(effort, allocation)
                     crashpoints.reached("prepare.read-again")
-                    if not self._is_current(plan):
-                        continue
                     done = await to_the_end(self._commit(allocation, plan, record))
                     if done is not None:
                         return done
@@ -165,7 +163,8 @@ class Preparer:
             allocation = await self._read_same(effort, allocation)
 
     def _is_current(self, plan: Plan) -> bool:
-        """Whether the hardware is as it was planned for: a GPU may have been lost while the claim was read."""
+        """Whether the devices are as they were planned for: a GPU may have been lost while the claim was read, or given
+        to a pod by another device plugin."""
         inventory = self._node.inventory()
         return all(inventory.by_uuid(planned.device.uuid) == planned.device for planned in plan.devices)
 
@@ -234,9 +233,12 @@ class Preparer:
             ended.add(hold.id)
 
     async def _commit(self, allocation: Allocation, plan: Plan, old: ClaimRecord | None) -> PrepareResult | None:
-        """None when another claim was faster."""
+        """None when another claim was faster, or another device plugin."""
         node = self._node
         kubelet = await node.kubelet_claims(allocation.uid)
+        await node.others.read()
+        if not self._is_current(plan):
+            return None
         self._sightings.follow(allocation.uid, allocation.pods | kubelet.pods(allocation.uid))
         record = records.make_record(
             allocation,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.app import settings
+from kubeletplugin.classic.checkpoint import DeviceCheckpointFile
 from kubeletplugin.errors import FatalError
 from kubeletplugin.files import NotRegularError, read_regular
-from kubeletplugin.prepare.device_checkpoint import DeviceCheckpointFile
 from kubeletplugin.prepare.kubelet_state import KubeletStateFile
 
 

@@ -3,17 +3,18 @@ kubelet says nothing itself."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from kubeapi.errors import ApiError
 from kubeapi.events import EventRecorder, ObjectReference
 from kubeletplugin.app.metrics.metrics import Metrics
-from kubeletplugin.app.tell.hardware_news import tell
+from kubeletplugin.app.tell.classic_news import Finding
+from kubeletplugin.app.tell.classic_news import tell as tell_of_others
+from kubeletplugin.app.tell.hardware_news import Sentence, tell
 from kubeletplugin.app.watch.pods import PodRecord
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.model import HeldDevice
-from kubeletplugin.prepare.classic import ClassicHold
 from kubeletplugin.prepare.model import ClaimRef
 from kubeletplugin.prepare.ports import OverdueDrain
 from kubeletplugin.slices.compare import DroppedFieldsError
@@ -22,7 +23,7 @@ from kubeletplugin.slices.validate import Problem
 
 log = logging.getLogger(__name__)
 
-_TAKEN, _FOREIGN, _DRAIN = "taken/", "foreign/", "drain/"
+_OTHERS, _FOREIGN, _DRAIN = "others/", "foreign/", "drain/"
 _DRIVER = "driver"
 
 
@@ -43,7 +44,7 @@ class NodeNotices:
         # The kubelet's own events give a node's name for its UID; `kubectl describe node` looks for that.
         self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
         self._told: Mapping[str, str] = {}
-        self._taken: Mapping[str, str] = {}
+        self._others: Mapping[str, str] = {}
         self._driver_trouble = ""
         self._foreign: Mapping[str, str] = {}
         self._drains: Mapping[str, str] = {}
@@ -64,14 +65,14 @@ class NodeNotices:
     @property
     def told(self) -> Mapping[str, str]:
         """What has been told and stands, for ``take_up``."""
-        kinds = {"": self._told, _TAKEN: self._taken, _FOREIGN: self._foreign, _DRAIN: self._drains}
+        kinds = {"": self._told, _OTHERS: self._others, _FOREIGN: self._foreign, _DRAIN: self._drains}
         told = {kind + subject: note for kind, told in kinds.items() for subject, note in told.items()}
         return {**told, **({_DRIVER: self._driver_trouble} if self._driver_trouble else {})}
 
     def take_up(self, told: Mapping[str, str]) -> None:
         """Goes on from what an earlier instance has told."""
-        kinds = (_TAKEN, _FOREIGN, _DRAIN)
-        self._taken, self._foreign, self._drains = (_of(kind, told) for kind in kinds)
+        kinds = (_OTHERS, _FOREIGN, _DRAIN)
+        self._others, self._foreign, self._drains = (_of(kind, told) for kind in kinds)
         self._driver_trouble = told.get(_DRIVER, "")
         self._told = {
             subject: note for subject, note in told.items() if subject != _DRIVER and not subject.startswith(kinds)
@@ -81,6 +82,17 @@ class NodeNotices:
         """Says what is withheld anew and what is back."""
         said, self._told = tell(self._told, inventory)
         self.told_changed.set()
+        self._tell(said)
+
+    def others_changed(self, found: Finding) -> None:
+        """Says what other device plugins have taken anew and what is back."""
+        before = self._others
+        said, self._others = tell_of_others(before, found)
+        if self._others != before:
+            self.told_changed.set()
+        self._tell(said)
+
+    def _tell(self, said: Iterable[Sentence]) -> None:
         for sentence in said:
             say = self._warn if sentence.warning else self._say
             say(sentence.reason, sentence.action, sentence.note)
@@ -97,19 +109,6 @@ class NodeNotices:
         )
         reason = "DriverTrouble" if problem else "DriverBack"
         self._recorder.emit(self._node, reason=reason, action="Inventory", note=note, warning=bool(problem))
-
-    def classic_changed(self, taken: Mapping[str, ClassicHold]) -> None:
-        """``taken``: device name to who has it by another device plugin."""
-        notes = {}
-        for name, hold in sorted(taken.items()):
-            pods = ", ".join(sorted({pod or uid for uid, pod in hold.pods.items()}))
-            notes[name] = f"device {name} isn't offered: pod {pods} has it as {hold.resource}, by another device plugin"
-            if name not in self._taken:
-                self._warn("DeviceTaken", "Withhold", notes[name])
-        for name in sorted(self._taken.keys() - taken.keys()):
-            self._say("DeviceReturned", "Offer", f"device {name} isn't another device plugin's any more")
-        self._taken = notes
-        self.told_changed.set()
 
     # --- slices ---
     def slice_written(self, verb: WriteVerb) -> None:

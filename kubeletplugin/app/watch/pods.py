@@ -69,7 +69,14 @@ class NodePods:
         self._node_name = node_name
         self._complaints = Complaints(log, "list and watch this node's pods")
         self._records: dict[str, PodRecord] = {}
+        self._reflector: Reflector | None = None
         self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def current(self) -> bool:
+        """Whether this is the API server's word of now: there was a list, and the watch since hasn't failed."""
+        reflector = self._reflector
+        return reflector is not None and reflector.synced.is_set() and not reflector.stats.last_error
 
     def get(self, uid: str) -> PodRecord | None:
         return self._records.get(uid)
@@ -84,7 +91,7 @@ class NodePods:
 
     async def run(self) -> None:
         """Until cancelled."""
-        reflector = Reflector(
+        self._reflector = reflector = Reflector(
             self._api,
             PODS,
             clock=self._clock,
@@ -97,6 +104,7 @@ class NodePods:
         try:
             await reflector.run()
         finally:
+            self._reflector = None
             self._records.clear()
 
     def _changed(self, change: Change) -> None:

@@ -1,5 +1,6 @@
 """What the kubelet tells of another vendor's device plugin: its device checkpoint, and pod-resources."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -22,6 +23,8 @@ class KubeletDevices(podresources_grpc.PodResourcesListerServicer):
         self._pods: dict[str, podresources.PodResources] = {}
         self._entries: dict[str, dict[str, Any]] = {}
         self.lists = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         for folder in (self._socket.parent, self._checkpoint.parent):
             folder.mkdir(parents=True)
 
@@ -32,10 +35,12 @@ class KubeletDevices(podresources_grpc.PodResourcesListerServicer):
         await self._server.start()
 
     async def stop(self) -> None:
+        self.answers.set()
         await self._server.stop(0)
 
     async def List(self, request: Any, context: Any) -> podresources.ListPodResourcesResponse:
         self.lists += 1
+        await self.answers.wait()
         return podresources.ListPodResourcesResponse(pod_resources=self._pods.values())
 
     def allocate(self, uid: str, name: str, *ids: str) -> None:
@@ -62,7 +67,11 @@ class KubeletDevices(podresources_grpc.PodResourcesListerServicer):
             self.write_checkpoint()
 
     def write_checkpoint(self) -> None:
+        """Anew, as the kubelet does at a message of the plugin's."""
         data = {"PodDeviceEntries": list(self._entries.values()), "RegisteredDevices": {RESOURCE: []}}
+        self.write(json.dumps({"Data": data, "Checksum": 1}))
+
+    def write(self, text: str) -> None:
         temporary = self._checkpoint.with_name(".temporary")
-        temporary.write_text(json.dumps({"Data": data, "Checksum": 1}))
+        temporary.write_text(text)
         os.replace(temporary, self._checkpoint)

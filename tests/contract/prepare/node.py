@@ -177,6 +177,7 @@ class Agent:
             fence=self,
             processes=_Processes(self),
             kubelet_state=_KubeletState(self),
+            others=_OtherPlugins(self),
             clock=LoopClock(),
             notices=_Notices(world),
             offload=self.offload,
@@ -360,6 +361,14 @@ class _KubeletState:
         if world.kubelet_unreadable:
             return KubeletClaims(unreadable=world.kubelet_unreadable)
         return KubeletClaims({key: claim for key, claim in world.kubelet.items() if uid in (None, key)})
+
+
+class _OtherPlugins:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    async def read(self) -> None:
+        self._agent.step("read what others have")
 
 
 class _Notices:

@@ -29,7 +29,8 @@ async def test_prepare_commits_the_row_then_writes_the_file_then_answers(world: 
     answer = await agent.prepare_one(ref)
 
     assert answer == PrepareResult((answered("gpu-0", "uid-a"),))
-    assert world.steps == ["get a", "get a", "read kubelet's list", "fence", "write uid-a", "fence"]
+    before = ["get a", "get a", "read kubelet's list", "read what others have"]
+    assert world.steps == [*before, "fence", "write uid-a", "fence"]
     assert world.gpu_of(ref) == {"GPU-0"}
     assert await agent.holders() == {"gpu-0": ["a"]}
     await agent.stop()

@@ -148,6 +148,26 @@ async def test_32_pods_at_once_on_8_gpus(world: World) -> None:
     await agent.stop()
 
 
+async def test_a_device_that_another_plugin_gives_out_meanwhile_is_waited_for(world: World) -> None:
+    """It is read right before the commit: what an earlier look said is too old."""
+    agent = await Agent(world).start()
+    whole = world.inventory
+    taken = dataclasses.replace(whole.devices[0], problem="another device plugin gave it out")
+    world.at(
+        "read what others have", lambda: setattr(world, "inventory", Inventory("580.0", (taken, *whole.devices[1:])))
+    )
+    call = agent.begin(agent.prepare_one(world.allocate("a", "gpu-0")))
+    await asyncio.sleep(5)
+    ((_, reason),) = agent.manager.waiting()
+    assert "another device plugin gave it out" in reason
+    assert not world.files and not await agent.ledger.claims()
+    world.inventory = whole
+    agent.manager.inventory_changed()
+    await asyncio.sleep(0.1)
+    assert call.result() == PrepareResult((answered("gpu-0", "uid-a"),))
+    await agent.stop()
+
+
 async def test_a_device_with_a_problem_goes_to_nobody_new(world: World) -> None:
     """It is there only for who has it."""
     agent = await Agent(world).start()

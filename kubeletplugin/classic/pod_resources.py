@@ -14,9 +14,9 @@ from typing import Protocol
 import grpc.aio
 
 from deviceclasses import names
+from kubeletplugin.classic.tokens import tokens
 from kubeletplugin.pb.podresources.v1 import api_pb2 as podresources
 from kubeletplugin.pb.podresources.v1 import api_pb2_grpc as podresources_grpc
-from kubeletplugin.prepare.classic import VENDOR, tokens
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ PodName = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A pod's devices of one of NVIDIA's extended resources, as tokens (see classic)."""
+    """A pod's devices of one extended resource, as tokens."""
 
     pod: PodName
     resource: str
@@ -80,9 +80,9 @@ def read(answer: podresources.ListPodResourcesResponse) -> PodDevices:
         name = (pod.namespace, pod.name)
         for container in pod.containers:
             used += [
-                Used(name, entry.resource_name, tokens(entry.device_ids))
+                Used(name, entry.resource_name, devices)
                 for entry in container.devices
-                if entry.resource_name.startswith(VENDOR)
+                if (devices := tokens(entry.device_ids))
             ]
             for uid in _claims(container):
                 claims[uid] = claims.get(uid, frozenset()) | {name}

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
+from kubeletplugin.classic.checkpoint import Allocated, DeviceCheckpoint, DeviceCheckpointFile, parse
+from kubeletplugin.classic.holds import ClassicHold, ClassicHolds, blocked, withhold
+from kubeletplugin.classic.pod_resources import PodDevices, Used, read
+from kubeletplugin.classic.tokens import tokens
 from kubeletplugin.inventory.model import Device, DeviceKind, Inventory, MigIdentity
 from kubeletplugin.pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
 from kubeletplugin.pb.podresources.v1 import api_pb2 as podresources
-from kubeletplugin.prepare.classic import ClassicHold, ClassicHolds, blocked, tokens, withhold
-from kubeletplugin.prepare.device_checkpoint import Allocated, DeviceCheckpoint, DeviceCheckpointFile, parse
-from kubeletplugin.prepare.pod_resources import PodDevices, Used, read
 
 DATA = Path(__file__).parent / "data"
 UUID = "GPU-7f3a67a4-2b96-5e83-94da-2651e3f36cac"
@@ -29,6 +30,8 @@ HOLD = ClassicHold("nvidia.com/gpu", {"uid-1": "team/train"})
     [
         ([UUID], [], {UUID}),
         ([f"{UUID}::0", f"{UUID}::3", OTHER], [], {UUID, OTHER}),
+        ([UUID.upper(), OTHER.lower()], [], {UUID, OTHER}),
+        ([f"{UUID}-0"], [], {UUID}),
         ([PARTITION], ["/dev/nvidia3"], {PARTITION}),
         ([f"MIG-{UUID}/1/0"], [], {UUID}),
         (["0"], [f"{UUID},{OTHER}"], {UUID, OTHER}),
@@ -77,13 +80,21 @@ def test_devices_known_by_the_answer_to_allocate_alone() -> None:
     assert found.devices == {"nvidia5"}
 
 
-def test_other_vendors_devices_are_not_looked_at() -> None:
+def test_other_vendors_devices_count_if_they_are_gpus_of_ours() -> None:
     assert parse(checkpoint(ResourceName="example.com/gpu", DeviceIDs=None)) == DeviceCheckpoint()
+    (found,) = parse(checkpoint(ResourceName="example.com/gpu", DeviceIDs={"0": [UUID]})).allocated
+    assert found.devices == {UUID}
+
+
+@pytest.mark.parametrize("ids", [{"0": [UUID]}, {"0": ["0"]}])
+def test_an_answer_that_cannot_be_read_is_no_reason_to_know_nothing(ids: dict[str, list[str]]) -> None:
+    (found,) = parse(checkpoint(DeviceIDs=ids, AllocResp="bm90IGEgbWVzc2FnZQ==")).allocated
+    assert found.devices == ({UUID} & set(ids["0"]))
 
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{", b"[]", b'{"Data": {}}', checkpoint(DeviceIDs=3), checkpoint(AllocResp="bm90IGEgbWVzc2FnZQ==")],
+    [b"", b"{", b"[]", b'{"Data": {}}', checkpoint(DeviceIDs=3), checkpoint(PodUID=None, DeviceIDs={"0": 3})],
 )
 def test_what_cannot_be_read_says_so(text: bytes) -> None:
     found = parse(text)
@@ -95,6 +106,20 @@ def test_no_file_is_no_device_and_one_that_cannot_be_opened_is_unreadable(tmp_pa
     assert file.read() == DeviceCheckpoint()
     file.path.mkdir(parents=True)
     assert file.read().unreadable == f"read {file.path}: Is a directory"
+    root = tmp_path / "elsewhere"
+    assert DeviceCheckpointFile(root).read().unreadable == f"{root} doesn't exist"
+
+
+def test_two_versions_of_the_same_content_are_told_apart(tmp_path: Path) -> None:
+    file = DeviceCheckpointFile(tmp_path)
+    file.path.parent.mkdir()
+    versions = []
+    for _ in range(2):
+        file.path.with_suffix(".tmp").write_bytes(checkpoint(DeviceIDs={"0": [UUID]}))
+        file.path.with_suffix(".tmp").rename(file.path)
+        versions += [file.read(), file.read()]
+    assert versions[0] == versions[1] != versions[2] == versions[3]
+    assert versions[0].allocated == versions[2].allocated
 
 
 @pytest.mark.parametrize("entries", [None, []])
@@ -147,7 +172,7 @@ def test_claims_are_known_by_our_cdi_ids() -> None:
 def test_a_hold_is_over_when_it_was_missed_twice_by_looks_that_count(looks: list[tuple[str, bool]], held: bool) -> None:
     holds = ClassicHolds()
     for what, trusted in looks:
-        holds.update({UUID: HOLD} if what == "seen" else {}, trusted=trusted)
+        (holds.look if trusted else holds.see)({UUID: HOLD} if what == "seen" else {})
     assert (UUID in holds.current) is held
 
 
@@ -155,7 +180,7 @@ def test_one_that_was_missed_once_is_in_doubt() -> None:
     holds = ClassicHolds()
     doubts = []
     for seen in ({UUID: HOLD}, {}, {}):
-        holds.update(seen, trusted=True)
+        holds.look(seen)
         doubts.append(holds.doubtful)
     assert doubts == [False, True, False]
 
