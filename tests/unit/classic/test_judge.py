@@ -108,8 +108,18 @@ async def test_what_was_judged_stays_judged_until_the_checkpoint_is_written_anew
         assert await node.looks(3) == {}
     assert not node.judge.changed.is_set()
     node.allocate("uid-train")  # a static pod keeps its UID
+    node.listed, node.alive = PodDevices(frozenset({AGENT})), {"uid-train": frozenset({1})}
     await node.judge.read()
     assert node.judge.holds == AS_GIVEN_OUT
+    assert await node.looks(3) == AS_GIVEN_OUT
+
+
+async def test_a_pod_must_be_missed_in_two_looks_in_a_row(node: Node) -> None:
+    node.allocate("uid-train")
+    for pods in ({AGENT}, set[tuple[str, str]](), {AGENT}):
+        node.listed = PodDevices(frozenset(pods))
+        assert await node.looks(1) == AS_GIVEN_OUT
+    assert await node.looks(1) == {}
 
 
 @pytest.mark.parametrize(
