@@ -1,6 +1,7 @@
 """The wall clock is for people: nothing may wait longer, end sooner or be forgotten because it jumps."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,17 @@ pytestmark = pytest.mark.anyio
 COMMAND = ("-m", "tests.contract.damage.jumping_agent")
 
 
+def set_jump(path: Path, days: int) -> None:
+    """At once: the agent reads it whenever it asks for the time."""
+    new = path.with_suffix(".new")
+    new.write_text(str(days))
+    new.replace(path)
+
+
 @pytest.mark.parametrize("days", [4000, -4000], ids=["forward", "backward"])
 async def test_a_clock_that_jumps(node: DamagedNode, days: int, monkeypatch: pytest.MonkeyPatch) -> None:
     jump = node.folder / "jump"
-    jump.write_text("0")
+    set_jump(jump, 0)
     monkeypatch.setenv("JUMP", str(jump))
     first = await node.start_process("first", "--log-format=json", "--rescan-interval=0.5", command=COMMAND)
     await node.ready()
@@ -23,7 +31,7 @@ async def test_a_clock_that_jumps(node: DamagedNode, days: int, monkeypatch: pyt
     node.pods.run("pod-of-gone", 4711)
     gone = await node.held("gone", "gpu-2")
     await node.released(gone)
-    jump.write_text(str(days))
+    set_jump(jump, days)
     later = await node.held("later", "gpu-3")
     await node.wipe(None)
     await until_true(lambda: len(node.devices()) == 8)
@@ -32,7 +40,7 @@ async def test_a_clock_that_jumps(node: DamagedNode, days: int, monkeypatch: pyt
     second = await node.start_process("second", "--log-format=json", "--rescan-interval=0.5", command=COMMAND)
     await until_true(lambda: "registered: True, active" in second.output)
     await node.ready()
-    jump.write_text("0")
+    set_jump(jump, 0)
     assert await node.holders("gpu-2") == ["gone"]
     node.pods.end("pod-of-gone")
     await node.until_holder("gpu-2")
@@ -44,7 +52,7 @@ async def test_a_clock_that_jumps(node: DamagedNode, days: int, monkeypatch: pyt
 
 async def test_damage_twice_under_one_time_keeps_both_files(node: DamagedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     jump = node.folder / "jump"
-    jump.write_text("0")
+    set_jump(jump, 0)
     monkeypatch.setenv("JUMP", str(jump))
     node.ledger.parent.mkdir(parents=True)
     for name in ("first", "second"):
