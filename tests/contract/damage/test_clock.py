@@ -46,7 +46,8 @@ async def test_a_clock_that_jumps(node: DamagedNode, days: int, monkeypatch: pyt
     await node.until_holder("gpu-2")
     await node.still_works((held, "gpu-1"), (later, "gpu-3"))
     for agent in (first, second):
-        assert troubles(agent.output) == []
+        # That a drain lasts long is told by the wall clock; nothing else hangs on it.
+        assert [text for text in troubles(agent.output) if "has been draining for long" not in text] == []
         assert_told_well(agent.output)
 
 
