@@ -68,7 +68,7 @@ proto-check: $(STAMP)
 	@$(BIN)/python proto/generate.py --check
 
 unit: $(STAMP)
-	@$(BIN)/pytest -q -n auto tests/unit tests/contract
+	@$(BIN)/pytest -q -n 4 tests/unit tests/contract
 
 proto: $(STAMP)
 	@$(BIN)/python proto/generate.py
