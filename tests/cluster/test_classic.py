@@ -64,8 +64,9 @@ def test_a_gpu_that_it_has_given_out_leaves_and_comes_back(world: World, plugin:
     world.create(old_pod("old"))
     world.kubectl.wait("the GPU isn't offered", lambda: not offered(world), seconds=20)
     world.running("old")
-    notes = node_notes(world, "DeviceTaken")
-    assert any(f"pod {world.namespace}/old has it as {GPU_RESOURCE}" in note for note in notes)
+    # Told after a look at the kubelet's list, which has the pod's name.
+    told = f"pod {world.namespace}/old has it as {GPU_RESOURCE}"
+    world.kubectl.wait("it is told", lambda: any(told in note for note in node_notes(world, "DeviceTaken")), seconds=40)
     # The kubelet's checkpoint keeps the pod, and its list doesn't.
     world.delete("pod/old")
     world.kubectl.wait("the GPU is offered again", lambda: offered(world), seconds=60)

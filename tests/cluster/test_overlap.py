@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from kubeletplugin.ledger.schema import SCHEMA
 from tests.cluster.harness.agent import Agent
 from tests.cluster.harness.processes import until
@@ -89,6 +91,7 @@ def registered_after(agent: Agent, other: Agent) -> bool:
     return made(agent) > made(other)
 
 
+@pytest.mark.soak
 def test_a_version_that_dies_as_it_takes_over_again_and_again(agent: Agent, world: World) -> None:
     new = other(agent, "dies-at=takeover.acquired")
     with undisturbed(world, agent, new, killed=3) as (stream, _):

@@ -12,10 +12,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.cluster.harness.agent import Agent
 from tests.cluster.objects import Json, claim, pod, template
 from tests.cluster.test_faults import for_gpu
 from tests.cluster.world import World
+
+pytestmark = pytest.mark.soak
 
 
 def move(world: World, name: str, device: str) -> None:
