@@ -4,8 +4,8 @@ What is stuck in the kernel is made by the freezer of cgroup v1: a frozen proces
 """
 
 import asyncio
-import os
 import signal
+import subprocess
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -51,10 +51,16 @@ class Freezer:
         self.thaw()
 
     def freeze(self, pid: int) -> None:
+        """Again and again: the kernel may stay at FREEZING for ever with a process that was on its way into it."""
         (self.folder / "cgroup.procs").write_text(str(pid))
-        (self.folder / "freezer.state").write_text("FROZEN")
-        while (self.folder / "freezer.state").read_text().strip() != "FROZEN":
-            time.sleep(0.01)
+        state = self.folder / "freezer.state"
+        while True:
+            state.write_text("FROZEN")
+            for _ in range(20):
+                if state.read_text().strip() == "FROZEN":
+                    return
+                time.sleep(0.01)
+            state.write_text("THAWED")
 
     def thaw(self) -> None:
         (self.folder / "freezer.state").write_text("THAWED")
@@ -185,11 +191,11 @@ async def test_one_stuck_in_the_kernel_inside_an_effect_is_waited_for_and_named(
 
 
 def test_frozen_is_what_the_kernel_shows_of_a_stuck_one(freezer: Freezer) -> None:
-    pid = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60")
+    sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        freezer.freeze(pid)
-        os.kill(pid, signal.SIGKILL)
-        assert Process.state_of(pid) == "D"
+        freezer.freeze(sleeper.pid)
+        sleeper.kill()
+        assert Process.state_of(sleeper.pid) == "D"
     finally:
         freezer.thaw()
-        os.waitpid(pid, 0)
+        sleeper.wait()

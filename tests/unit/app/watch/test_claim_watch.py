@@ -87,8 +87,16 @@ class Node:
         await self.clock.settle()
 
 
-async def test_watches_these_and_no_others() -> None:
-    node = Node()
+@pytest.fixture
+async def node(anyio_backend: str) -> AsyncIterator[Node]:
+    """Its watches end with the test: one that were left would be collected in the middle of another test, as that one's
+    failure."""
+    made = Node()
+    yield made
+    await made.watches.stop()
+
+
+async def test_watches_these_and_no_others(node: Node) -> None:
     assert await node.follow(A) == {("team", "metadata.name=a")}
     assert await node.follow(A, B) == {("team", "metadata.name=a"), ("other", "metadata.name=b")}
     assert node.api.opened == 2
@@ -98,20 +106,17 @@ async def test_watches_these_and_no_others() -> None:
     assert node.api.watches == {}
 
 
-async def test_every_state_of_the_claim_is_told_from_the_first_on() -> None:
-    node = Node()
+async def test_every_state_of_the_claim_is_told_from_the_first_on(node: Node) -> None:
     node.api.stored["a"] = first = claim(A, resourceVersion="1")
     await node.follow(A)
     assert node.observed == [first]
     second = claim(A, labels={"pod": "joined"})
     await node.send(A, "MODIFIED", second)
     assert node.observed == [first, second]
-    await node.watches.stop()
 
 
-async def test_another_claim_of_the_name_is_not_told_and_the_end_of_this_one_by_its_uid() -> None:
+async def test_another_claim_of_the_name_is_not_told_and_the_end_of_this_one_by_its_uid(node: Node) -> None:
     """Unprepare will come for this one, and the other is prepared, if ever, as itself."""
-    node = Node()
     node.api.stored["a"] = claim(A, resourceVersion="1")
     await node.follow(A)
     node.observed.clear()
@@ -120,12 +125,10 @@ async def test_another_claim_of_the_name_is_not_told_and_the_end_of_this_one_by_
     await node.send(A, "DELETED", claim(A, uid="uid-other"))
     assert node.observed == []
     assert node.gone == [A.uid]
-    await node.watches.stop()
 
 
-async def test_a_claim_that_was_just_read_is_watched_from_there_without_a_list() -> None:
+async def test_a_claim_that_was_just_read_is_watched_from_there_without_a_list(node: Node) -> None:
     """So what changes between the two is told by the watch."""
-    node = Node()
     await node.prepare(A, "6")
     state = await node.prepare(A, "7")
     await node.follow(A)
@@ -136,11 +139,9 @@ async def test_a_claim_that_was_just_read_is_watched_from_there_without_a_list()
     assert node.observed == [state, joined]
     await node.send(A, "DELETED", claim(A, resourceVersion="9"))
     assert node.gone == [A.uid]
-    await node.watches.stop()
 
 
-async def test_a_state_that_is_too_old_for_the_server_means_a_list() -> None:
-    node = Node()
+async def test_a_state_that_is_too_old_for_the_server_means_a_list(node: Node) -> None:
     await node.prepare(A, "7")
     node.api.stored["a"] = newer = claim(A, resourceVersion="9")
     node.api.too_old = "7"
@@ -148,12 +149,10 @@ async def test_a_state_that_is_too_old_for_the_server_means_a_list() -> None:
     await node.clock.advance(60)
     assert (node.api.lists, node.api.from_versions) == (1, ["7", "1"])
     assert node.observed[-1] == newer
-    await node.watches.stop()
 
 
-async def test_a_state_lasts_until_the_claim_can_be_watched_and_no_longer() -> None:
+async def test_a_state_lasts_until_the_claim_can_be_watched_and_no_longer(node: Node) -> None:
     """One may be read for a Prepare while the claims to be watched are already looked up."""
-    node = Node()
     await node.prepare(B, "5")
     await node.follow(A)
     assert node.read.state(B.uid) is not None
@@ -161,8 +160,7 @@ async def test_a_state_lasts_until_the_claim_can_be_watched_and_no_longer() -> N
     assert node.read.state(B.uid) is None
 
 
-async def test_nothing_is_remembered_of_claims_that_are_watched_nor_of_too_many() -> None:
-    node = Node()
+async def test_nothing_is_remembered_of_claims_that_are_watched_nor_of_too_many(node: Node) -> None:
     await node.follow(A)
     await node.prepare(A, "9")
     assert node.read.state(A.uid) is None
@@ -171,14 +169,12 @@ async def test_nothing_is_remembered_of_claims_that_are_watched_nor_of_too_many(
         await node.prepare(ref, "1")
     assert node.read.state("uid-0") is None
     assert all(node.read.state(ref.uid) for ref in refs[1:])
-    await node.watches.stop()
 
 
 async def test_a_watch_that_fails_in_an_unforeseen_way_is_begun_anew_with_a_list(
-    caplog: pytest.LogCaptureFixture,
+    node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who else would learn of a pod that joins the claim?"""
-    node = Node()
     await node.prepare(A, "7")
     node.api.odd = True
     await node.follow(A)
