@@ -1,4 +1,4 @@
-"""One loop for all tests, since grpc.aio's poller belongs to the process and wakes every loop that ever used it."""
+"""A kubelet and an API server for each test, and one loop for all."""
 
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -7,16 +7,9 @@ import pytest
 
 from gpuclaim.demo.stage import temporary_folder
 from tests.contract.agent.node import AgentNode, remove
+from tests.contract.one_loop import anyio_backend, one_event_loop
 
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session", autouse=True)
-async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
-    yield
+__all__ = ["anyio_backend", "one_event_loop"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,20 +1,14 @@
-"""One loop for all tests, since grpc.aio's poller belongs to the process and wakes every loop that ever used it."""
+"""One loop for all tests, and folders short enough for a socket's path."""
 
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.contract.one_loop import anyio_backend, one_event_loop
 
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session", autouse=True)
-async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
-    yield
+__all__ = ["anyio_backend", "one_event_loop"]
 
 
 @pytest.fixture

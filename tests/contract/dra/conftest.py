@@ -7,18 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.dra.support import Node, running_node
+from tests.contract.one_loop import anyio_backend, one_event_loop
 
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session", autouse=True)
-async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
-    """grpc.aio's poller belongs to the process and wakes every loop that ever used it, closed ones too: so all tests
-    share one loop, which lives as long as a fixture of the session's scope does."""
-    yield
+__all__ = ["anyio_backend", "one_event_loop"]
 
 
 @pytest.fixture
