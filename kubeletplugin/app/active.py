@@ -26,6 +26,7 @@ from kubeletplugin.app.watch.classic_watch import ClassicWatch
 from kubeletplugin.app.watch.pods import PodRecord
 from kubeletplugin.cdi.writer import SpecWriter
 from kubeletplugin.classic.checkpoint import DeviceCheckpointFile
+from kubeletplugin.classic.judge import ClassicJudge
 from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.ledger.store import Ledger
@@ -155,15 +156,7 @@ class ActiveNode:
         start("watch the node's pods", parts.pods.run)
         if parts.settings.wake_pods:
             start("wake pods", make_waker(parts, manager).run)
-        checkpoint = DeviceCheckpointFile(settings.kubelet_root_dir).path
-        others = ClassicWatch(classic, checkpoint, parts.pods, parts.clock, manager.observe_pods)
-        start("follow other device plugins", others.run)
-        offering = Offering(parts, ledger, manager, classic, others)
-        start("publish the inventory", lambda: offering.publish(bound))
-        start("tell of the driver", offering.follow_driver)
-        start("withhold what others have", lambda: offering.follow_others(inventory))
-        start("tell of what others have", lambda: offering.tell_of_others(inventory))
-        start("note what people were told", offering.note_told)
+        self._start_offering(ledger, manager, classic, inventory, bound)
         start("keep the CDI folder", lambda: folder.run(parts.inventory))
         keeper = SpecKeeper(writer.folder, CDI_PREFIX, specs, manager.mend_files, parts.notices, parts.clock)
         start("put back CDI files", keeper.run)
@@ -242,6 +235,25 @@ class ActiveNode:
         return inventory
 
     # --- standing work ---
+    def _start_offering(
+        self,
+        ledger: Ledger,
+        manager: ClaimManager,
+        classic: ClassicJudge,
+        inventory: Callable[[], Inventory],
+        bound: asyncio.Task[None],
+    ) -> None:
+        parts, start = self._parts, self._supervisor.start
+        checkpoint = DeviceCheckpointFile(parts.settings.kubelet_root_dir).path
+        others = ClassicWatch(classic, checkpoint, parts.pods, parts.clock, manager.observe_pods)
+        start("follow other device plugins", others.run)
+        offering = Offering(parts, ledger, manager, classic, others)
+        start("publish the inventory", lambda: offering.publish(bound))
+        start("tell of the driver", offering.follow_driver)
+        start("withhold what others have", lambda: offering.follow_others(inventory))
+        start("tell of what others have", lambda: offering.tell_of_others(inventory))
+        start("note what people were told", offering.note_told)
+
     async def _tell_looks(self, statuses: ClaimStatuses) -> None:
         async for _ in self._parts.inventory.looks():
             statuses.looked()

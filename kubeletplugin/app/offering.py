@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 FIRST_LOOK_SECONDS = 5.0
 """How long publishing waits for devices that other plugins may be about to give back; it goes on without them."""
 
-
 DRIVER_SECONDS = 10.0
 """How long the driver may be in trouble before the Node's events tell: a reload takes seconds."""
 
