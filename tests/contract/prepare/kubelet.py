@@ -11,7 +11,8 @@ from typing import Any
 
 from kubeletplugin.prepare.kubelet_state import KubeletClaim
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
-from tests.contract.prepare.node import PREFIX, Agent, World
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import PREFIX, World
 
 
 @dataclass(eq=False)

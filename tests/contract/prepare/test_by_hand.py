@@ -11,7 +11,8 @@ from kubeletplugin.ledger.model import HeldDevice, Hold
 from kubeletplugin.prepare.by_hand import NotDrainingError, UnknownDeviceError
 from kubeletplugin.prepare.model import PrepareResult
 from kubeletplugin.prepare.ports import Look
-from tests.contract.prepare.node import Agent, World, answered
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World, answered
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,8 @@ import pytest
 
 from kubeletplugin import crashpoints
 from kubeletplugin.prepare.model import ClaimRef
-from tests.contract.prepare.node import Agent, Died, File, World, answered
+from tests.contract.prepare.node import Agent, Died
+from tests.contract.prepare.world import File, World, answered
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
-from tests.contract.prepare.node import Agent, World
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World
 
 pytestmark = pytest.mark.anyio
 

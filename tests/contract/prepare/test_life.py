@@ -10,7 +10,8 @@ from kubeletplugin.errors import NotActiveError
 from kubeletplugin.inventory.model import WithheldGpu
 from kubeletplugin.ledger.files import read_snapshot
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
-from tests.contract.prepare.node import PREFIX, Agent, File, World, now
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import PREFIX, File, World, now
 
 pytestmark = pytest.mark.anyio
 

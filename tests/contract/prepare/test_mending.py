@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.errors import NotActiveError, RecoverableError
-from tests.contract.prepare.node import Agent, World
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World
 
 pytestmark = pytest.mark.anyio
 

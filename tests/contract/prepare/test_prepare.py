@@ -11,7 +11,8 @@ from kubeapi.client import Json
 from kubeletplugin.errors import ClaimError
 from kubeletplugin.inventory.model import Inventory, WithheldGpu
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
-from tests.contract.prepare.node import Agent, World, answered, full_gpu, now, partition, result
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World, answered, full_gpu, now, partition, result
 
 pytestmark = pytest.mark.anyio
 

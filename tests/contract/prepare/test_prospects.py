@@ -11,7 +11,8 @@ from kubeletplugin.prepare import allocation as allocations
 from kubeletplugin.prepare.bells import INVENTORY, claim_key
 from kubeletplugin.prepare.model import ClaimRef
 from kubeletplugin.prepare.prospects import Prospect, State
-from tests.contract.prepare.node import Agent, World
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World
 
 pytestmark = pytest.mark.anyio
 

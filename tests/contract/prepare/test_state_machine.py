@@ -22,8 +22,9 @@ from kubeapi import errors as api_errors
 from kubeletplugin.errors import RecoverableError
 from kubeletplugin.prepare.model import ClaimRef
 from tests.contract.prepare.kubelet import Kubelet, Pod
-from tests.contract.prepare.node import Agent, World
+from tests.contract.prepare.node import Agent
 from tests.contract.prepare.virtual import VirtualLoop
+from tests.contract.prepare.world import World
 
 GPUS = 2
 SHARED = ClaimRef("uid-shared", "ns", "shared")

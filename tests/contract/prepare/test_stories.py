@@ -10,7 +10,8 @@ import pytest
 from kubeapi import errors as api_errors
 from kubeletplugin.errors import RecoverableError
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
-from tests.contract.prepare.node import Agent, World
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World
 
 pytestmark = pytest.mark.anyio
 

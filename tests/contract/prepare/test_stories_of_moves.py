@@ -11,7 +11,8 @@ from kubeletplugin.errors import RecoverableError
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.prepare.model import PrepareResult
 from kubeletplugin.prepare.preparer import LONGEST_SECONDS
-from tests.contract.prepare.node import Agent, World, now, result
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World, now, result
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,8 @@ import pytest
 
 from kubeletplugin.errors import RecoverableError
 from kubeletplugin.prepare.model import ClaimRef
-from tests.contract.prepare.node import Agent, World
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World
 
 pytestmark = pytest.mark.anyio
 

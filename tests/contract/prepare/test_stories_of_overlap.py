@@ -17,8 +17,9 @@ from kubeletplugin.lease.lease import Lease
 from kubeletplugin.lease.processes import ProcessIdentity
 from kubeletplugin.ledger.model import ClaimRecord, HeldDevice
 from kubeletplugin.ledger.store import Ledger
-from tests.contract.prepare.node import Agent, World
+from tests.contract.prepare.node import Agent
 from tests.contract.prepare.virtual import InlineExecutor, LoopClock
+from tests.contract.prepare.world import World
 from tests.unit.lease.leases import HOST, FakeProcesses
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,8 @@ from kubeapi import errors as api_errors
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
 from kubeletplugin.prepare.preparer import LONGEST_SECONDS
-from tests.contract.prepare.node import Agent, World, answered, full_gpu, now, result
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World, answered, full_gpu, now, result
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,8 @@ import pytest
 from kubeapi import errors as api_errors
 from kubeletplugin.inventory.model import Inventory
 from kubeletplugin.prepare.model import ClaimRef, PrepareResult
-from tests.contract.prepare.node import Agent, World, answered, now, result
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World, answered, now, result
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,8 @@ from kubeapi import errors as api_errors
 from kubeletplugin.errors import RecoverableError
 from kubeletplugin.inventory.model import Inventory, WithheldGpu
 from kubeletplugin.prepare.model import PrepareResult
-from tests.contract.prepare.node import Agent, World, answered, full_gpu, now, result
+from tests.contract.prepare.node import Agent
+from tests.contract.prepare.world import World, answered, full_gpu, now, result
 
 pytestmark = pytest.mark.anyio
 
