@@ -68,8 +68,7 @@ proto-check: $(STAMP)
 	@$(BIN)/python proto/generate.py --check
 
 unit: $(STAMP)
-	@$(BIN)/pytest -q -n 4 tests/unit tests/contract || \
-	  { echo "once more, alone, what failed:"; $(BIN)/pytest -q --lf --lfnf=none tests/unit tests/contract; }
+	@$(BIN)/pytest -q -n 4 tests/unit tests/contract
 
 proto: $(STAMP)
 	@$(BIN)/python proto/generate.py
@@ -78,8 +77,7 @@ requirements:
 	uv export --quiet --frozen --all-extras --all-groups --no-emit-project --no-header --format requirements-txt -o requirements.txt
 
 cluster-test: $(STAMP)
-	@$(BIN)/pytest -q -m cluster --timeout 300 tests/cluster || \
-	  { echo "once more, alone, what failed:"; $(BIN)/pytest -q --lf --lfnf=none -m cluster --timeout 300 tests/cluster; }
+	@$(BIN)/pytest -q -m cluster --timeout 300 tests/cluster
 
 MODEL ?= small
 model-packages:
