@@ -1,10 +1,11 @@
 """Trouble that comes again at every try, told once: who reads the log of a night with a full disk should find what
 happened and when it ended, not a line per try (for the API server's: kubeapi.complaints)."""
 
+import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-from kubeletplugin.errors import AgentError
+from kubeletplugin.errors import AgentError, NotActiveError
 
 
 class Troubles:
@@ -30,6 +31,19 @@ class Troubles:
         )
         if text not in told:
             self._told.setdefault(what, set()).add(text)
+
+    @contextlib.contextmanager
+    def trying(self, what: str) -> Iterator[None]:
+        """Any error of the block is told and ends here, so that one thing's trouble is nobody else's; only
+        NotActiveError, with which all work ends, goes on."""
+        try:
+            yield
+        except NotActiveError:
+            raise
+        except Exception as error:
+            self.failed(what, error)
+        else:
+            self.over(what)
 
     def forget(self, what: str) -> None:
         """It has worked meanwhile, so that the next failure is news."""

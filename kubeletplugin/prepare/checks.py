@@ -13,7 +13,6 @@ from collections.abc import Collection
 from kubeapi import errors as api_errors
 from kubeapi.client import RESOURCE_CLAIMS, Json
 from kubeletplugin import crashpoints
-from kubeletplugin.errors import NotActiveError
 from kubeletplugin.ledger.model import ClaimRecord, HeldDevice, Hold
 from kubeletplugin.prepare import allocation as claims
 from kubeletplugin.prepare import record as records
@@ -69,26 +68,15 @@ class Checks:
         self._troubles.only([LIST_FILES, *(what(record) for record in recorded for what in (_checking, _restoring))])
         without_file = {record.uid for record in recorded} - await self._files(recorded)
         for record in recorded:
-            try:
+            with self._troubles.trying(_checking(record)):
                 await self._check(record, kubelet, restore=record.uid in without_file)
-            except NotActiveError:
-                raise
-            except Exception as error:
-                self._troubles.failed(_checking(record), error)
-            else:
-                self._troubles.over(_checking(record))
         node.notices.swept()
 
     async def _files(self, recorded: Collection[ClaimRecord]) -> frozenset[str]:
         """UIDs of claims with a file; those of all ``recorded`` where the folder can't be listed."""
-        try:
+        files = frozenset(record.uid for record in recorded)
+        with self._troubles.trying(LIST_FILES):
             files = await self._node.offload(self._node.specs.claim_uids)
-        except NotActiveError:
-            raise
-        except Exception as error:
-            self._troubles.failed(LIST_FILES, error)
-            return frozenset(record.uid for record in recorded)
-        self._troubles.over(LIST_FILES)
         return files
 
     async def _check(self, record: ClaimRecord, kubelet: KubeletClaims, *, restore: bool) -> None:
@@ -111,15 +99,8 @@ class Checks:
             uids = recorded.keys() - await node.offload(node.specs.claim_uids)
         mended = 0
         for uid in recorded.keys() & uids:
-            what = _restoring(recorded[uid])
-            try:
+            with self._troubles.trying(_restoring(recorded[uid])):
                 mended += await self._restore_file(uid)
-            except NotActiveError:
-                raise
-            except Exception as error:
-                self._troubles.failed(what, error)
-            else:
-                self._troubles.over(what)
         return mended
 
     async def remove_stray_files(self, kubelet: KubeletClaims) -> None:
@@ -138,12 +119,8 @@ class Checks:
         for record in recorded:
             self._sightings.follow(record.uid, record.pods, fingerprint=record.fingerprint)
             self._sightings.written(record.uid, record.pods)
-            try:
+            with self._troubles.trying(_restoring(record)):
                 await self._write_file(record, kubelet)
-            except NotActiveError:
-                raise
-            except Exception as error:
-                self._troubles.failed(_restoring(record), error)
 
     async def _end_if_over(self, ref: ClaimRef, wanted: HeldDevice | None = None) -> Standing:
         """``wanted`` is a device of the claim's that somebody else is allocated, too: who has it by any allocation has

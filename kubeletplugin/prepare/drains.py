@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from kubeletplugin import crashpoints
-from kubeletplugin.errors import NotActiveError
 from kubeletplugin.ledger.model import Hold
 from kubeletplugin.prepare.bells import Bells
 from kubeletplugin.prepare.leftovers import Leftover, leftover
@@ -85,14 +84,9 @@ class DrainWatch:
         return self._interval() if left else None
 
     async def _pass_or_retry(self) -> float | None:
-        try:
+        seconds: float | None = RETRY_SECONDS
+        with self._troubles.trying(LOOK):
             seconds = await self.look()
-        except NotActiveError:
-            raise
-        except Exception as error:
-            self._troubles.failed(LOOK, error)
-            return RETRY_SECONDS
-        self._troubles.over(LOOK)
         return seconds
 
     async def end(self, hold: Hold) -> bool:

@@ -223,14 +223,8 @@ class ClaimManager:
             ("prepare by itself", self._healer.heal),
             ("tell of pods that are stuck", self._joins.tell),
         ):
-            try:
+            with self._troubles.trying(what):
                 await part(kubelet)
-            except NotActiveError:
-                raise
-            except Exception as error:
-                self._troubles.failed(what, error)
-            else:
-                self._troubles.over(what)
 
     async def run(self) -> None:
         """Sweeps and waits for draining devices until it is cancelled; raises NotActiveError when the lease is

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from kubeletplugin.errors import RecoverableError
+from kubeletplugin.errors import NotActiveError, RecoverableError
 from kubeletplugin.troubles import Troubles
 
 log = logging.getLogger("troubles")
@@ -58,3 +58,15 @@ def test_what_is_never_done_again_mutes_nobody(caplog: pytest.LogCaptureFixture)
     troubles.only(["check claim ns/b"])
     troubles.failed("check claim ns/b", RecoverableError("disk full"))
     assert told(caplog) == ["check claim ns/a: disk full", "check claim ns/b: disk full"]
+
+
+def test_what_is_tried_fails_alone_but_for_a_lost_lease(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    troubles = Troubles(log)
+    for error in (RecoverableError("disk full"), None):
+        with troubles.trying("sweep"):
+            if error is not None:
+                raise error
+    with pytest.raises(NotActiveError), troubles.trying("sweep"):
+        raise NotActiveError("lost")
+    assert told(caplog) == ["sweep: disk full", "sweep: works again"]
