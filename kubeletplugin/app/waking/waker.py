@@ -29,6 +29,7 @@ from kubeletplugin.app.watch.pods import PodRecord
 from kubeletplugin.clock import Clock
 from kubeletplugin.prepare import allocation as claims
 from kubeletplugin.prepare.allocation import Allocation
+from kubeletplugin.prepare.bells import wait_for_any
 from kubeletplugin.prepare.kubelet_state import KubeletClaims
 from kubeletplugin.prepare.ports import Offload, in_thread
 from kubeletplugin.prepare.prospects import LastCall, Prospect
@@ -175,14 +176,10 @@ class Waker:
 
     async def _rest(self, seconds: float | None) -> None:
         """Until something stirs, at most ``seconds``."""
-        tasks: set[asyncio.Future[object]] = {asyncio.ensure_future(self._stirred.wait())}
-        if seconds is not None:
-            tasks.add(asyncio.ensure_future(self._clock.sleep(seconds)))
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
+        if seconds is None:
+            await self._stirred.wait()
+        else:
+            await wait_for_any(self._clock, asyncio.ensure_future(self._stirred.wait()), seconds, cancel=True)
 
     async def _pass(self) -> float | None:
         """One look at each pod that is due, up to LOOKS. Seconds until the next is; None while no pod waits."""
