@@ -188,12 +188,16 @@ async def test_overtaken_in_a_prepare_and_woken(node: AgentNode, crashing: Crash
     await crashing.everything_is_gone()
 
 
-async def test_overtaken_in_an_unprepare_and_woken(node: AgentNode, crashing: Crashing) -> None:
-    """By when the claim is prepared anew elsewhere: the late one must not undo that."""
+Leave = Callable[[Crashing, str, str, Callable[[], Awaitable[object]]], Awaitable[None]]
+"""How the kubelet's call ends."""
+
+
+async def woken_in_an_unprepare(node: AgentNode, crashing: Crashing, leave: Leave) -> None:
+    """The claim is unprepared and prepared anew elsewhere before instance a wakes in its own Unprepare of it."""
     first = await crashing.serving("a")
     claim, ids = claim_with_ids(node)
     await node.prepare("pod-1", claim)
-    await cut_off(crashing, "a", "release.file-removed", lambda: node.kubelet.unprepare("pod-1", [claim]))
+    await leave(crashing, "a", "release.file-removed", lambda: node.kubelet.unprepare("pod-1", [claim]))
     await crashing.serving("b")
     await insist(lambda: node.kubelet.unprepare("pod-1", [claim]))
     assert await insist(lambda: node.prepare("pod-1", claim)) == ids
@@ -207,23 +211,14 @@ async def test_overtaken_in_an_unprepare_and_woken(node: AgentNode, crashing: Cr
     await crashing.everything_is_gone()
 
 
+async def test_overtaken_in_an_unprepare_and_woken(node: AgentNode, crashing: Crashing) -> None:
+    """By when the claim is prepared anew elsewhere: the late one must not undo that."""
+    await woken_in_an_unprepare(node, crashing, cut_off)
+
+
 async def test_woken_in_an_unprepare_that_was_given_up(node: AgentNode, patient: Crashing) -> None:
     """The claim was unprepared and prepared anew elsewhere: to pass the old call on would undo that."""
-    first = await patient.serving("a")
-    claim, ids = claim_with_ids(node)
-    await node.prepare("pod-1", claim)
-    await given_up(patient, "a", "release.file-removed", lambda: node.kubelet.unprepare("pod-1", [claim]))
-    await patient.serving("b")
-    await insist(lambda: node.kubelet.unprepare("pod-1", [claim]))
-    assert await insist(lambda: node.prepare("pod-1", claim)) == ids
-    files = node.claim_files()
-    first.send(signal.SIGCONT)
-    await until_true(lambda: "standby" in state_of(first))
-    assert await first.end(signal.SIGTERM) == 0, first.output
-    assert node.claim_files() == files and len(files) == 1
-    assert await node.holders("gpu-5") == ["train"]
-    await insist(lambda: node.kubelet.unprepare("pod-1", [claim]))
-    await patient.everything_is_gone()
+    await woken_in_an_unprepare(node, patient, given_up)
 
 
 async def test_woken_in_a_prepare_that_was_given_up(node: AgentNode, patient: Crashing) -> None:

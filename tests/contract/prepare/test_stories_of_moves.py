@@ -79,14 +79,18 @@ async def test_7_no_claim_is_refused_for_an_allocation_that_it_has_lost(world: W
     await agent.stop()
 
 
-async def test_7_a_change_that_the_watch_shows_wakes_a_waiting_run(world: World) -> None:
+async def waiting_for_gpu_0(world: World) -> tuple[Agent, "asyncio.Task[PrepareResult]"]:
+    """A Prepare of claim a, which waits for the pod of a claim that was let go."""
     agent = await Agent(world).start()
     old = world.allocate("old", "gpu-0")
     await agent.prepare_one(old)
     world.list_in_kubelet(old, "pod-old")
     world.deallocate(old)
-    a = world.allocate("a", "gpu-0")
-    call = agent.begin(agent.prepare_one(a))
+    return agent, agent.begin(agent.prepare_one(world.allocate("a", "gpu-0")))
+
+
+async def test_7_a_change_that_the_watch_shows_wakes_a_waiting_run(world: World) -> None:
+    agent, call = await waiting_for_gpu_0(world)
     await asyncio.sleep(0.2)
     world.allocate("a", "gpu-1")
     agent.manager.observe_claim(world.claims["ns", "a"])
@@ -96,13 +100,7 @@ async def test_7_a_change_that_the_watch_shows_wakes_a_waiting_run(world: World)
 
 
 async def test_7_a_waiting_run_begins_anew_when_its_claim_moves(world: World) -> None:
-    agent = await Agent(world).start()
-    old = world.allocate("old", "gpu-0")
-    await agent.prepare_one(old)
-    world.list_in_kubelet(old, "pod-old")
-    world.deallocate(old)
-    a = world.allocate("a", "gpu-0")
-    call = agent.begin(agent.prepare_one(a))
+    agent, call = await waiting_for_gpu_0(world)
     await asyncio.sleep(5.5)
     world.allocate("a", "gpu-1")
     await asyncio.sleep(LONGEST_SECONDS + 0.1)
